@@ -47,13 +47,14 @@ $(VENV)/.done: setup.cfg setup.py pyproject.toml constraints.txt $(shell find fa
 	touch $@
 
 # The demonstration needs torch and fastdata alone, a tenth of what development needs. Without -q,
-# so that pip shows what it downloads.
-.venvs/run/.done: setup.cfg setup.py pyproject.toml constraints.txt $(shell find fastdata/native -type f)
+# so that pip shows what it downloads. Not editable: beside a checkout that is called fastdata, Python
+# takes the checkout's folder for the package before it asks an editable install.
+.venvs/run/.done: setup.cfg setup.py pyproject.toml constraints.txt $(shell find fastdata/native -type f) $(shell find fastdata converters benchmarks examples -name '*.py')
 	@echo "installing fastdata and PyTorch into .venvs/run"
 	$(PYTHON) -m venv .venvs/run
 	.venvs/run/bin/pip install --no-compile -c constraints.txt torch
 	@echo "compiling fastdata's core: about a minute"
-	.venvs/run/bin/pip install --no-compile -c constraints.txt -e .
+	.venvs/run/bin/pip install --no-compile -c constraints.txt .
 	touch $@
 
 RUN = $(if $(wildcard $(VENV)/.done),$(VENV),.venvs/run)

@@ -84,7 +84,7 @@ class Contender:
             return "there is no GPU"
         if not self.path.exists():
             return "its adapter is in a checkout of fastdata alone"
-        installed = _has_module(self.needs) if self.needs else not self.environment
+        installed = has_module(self.needs) if self.needs else not self.environment
         if installed or self.interpreter != Path(sys.executable):
             return ""
         if self.environment:
@@ -172,15 +172,16 @@ PEERS = [
 ]
 
 
-def of_dataset(dataset: Path) -> Contender:
-    """Return the contender that reads a dataset: by its container, or as raw pixels."""
+def of_dataset(dataset: Path) -> list[Contender]:
+    """Return the loaders of a dataset: fastdata's, by its container or raw pixels, and torch's."""
     manifest = ImageDataset(dataset).manifest
     raw = manifest.options.get("encoding") == "raw"
     name = f"fastdata-{'raw' if raw else manifest.container}"
     known = {contender.name: contender for contender in FASTDATA}
     # The reference is decoded from the dataset itself, so its images keep their size.
     found = known.get(name) or replace(known["fastdata-lmdb"], name=name, note="an index in place")
-    return replace(found, max_side=None, folder="")
+    beside = _torch("torch", "dataset", "torch's DataLoader, Pillow, the same dataset", folder="")
+    return [replace(found, max_side=None, folder=""), beside]
 
 
 def environments() -> Path:
@@ -195,7 +196,8 @@ def has_gpu() -> bool:
     return Path("/dev/nvidiactl").exists()
 
 
-def _has_module(name: str) -> bool:
+def has_module(name: str) -> bool:
+    """Return whether a module is installed."""
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # nor its package

@@ -13,16 +13,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 from fastdata.benchmarks.adapters._transforms import image_folder
 from fastdata.benchmarks.contenders import Contender
 from fastdata.benchmarks.processes import ContenderError, run_preparation
 
 from fastdata.errors import SourceError
+from fastdata.machine import available_memory
 
 
 def repeat_tree(tree: Path, out: Path, images: int) -> Path:
-    """Make a tree of links that repeats a tree's images."""
+    """Make a tree of links to a number of a tree's images: some of all classes, or repeated."""
     files = listing(tree)
     stamp = out.with_name(out.name + ".stamp")
     wanted = json.dumps([str(tree.resolve()), len(files), images])
@@ -30,11 +30,12 @@ def repeat_tree(tree: Path, out: Path, images: int) -> Path:
         return out
     shutil.rmtree(out, ignore_errors=True)
     for number in range(images):
-        source = Path(files[number % len(files)][0])
+        repeated = images > len(files)
+        at = number % len(files) if repeated else number * len(files) // images
+        source = Path(files[at][0])
         folder = out / source.relative_to(tree).parts[0]
         folder.mkdir(parents=True, exist_ok=True)
-        name = "-".join(source.relative_to(tree).parts[1:])
-        os.symlink(source.resolve(), folder / f"{number // len(files):06d}-{name}")
+        os.symlink(source.resolve(), folder / f"{number:08d}-{source.name}")
     stamp.write_text(wanted)
     return out
 
@@ -61,7 +62,7 @@ def listing(tree: Path) -> list[tuple[str, int]]:
     """Return paths and labels of a tree, in torchvision's order."""
     files = image_folder(str(tree)) if tree.is_dir() else []
     if not files:
-        raise SourceError(f"{tree}: no JPEGs in class folders", "Name the folder of the classes.")
+        raise SourceError(f"{tree}: no images in class folders", "Name the folder of the classes.")
     return files
 
 
@@ -93,7 +94,7 @@ def prepare(contender: Contender, tree: Path, work: Path, case: str = "") -> Pat
 
 def fill(data: Path) -> bool:
     """Read the data once into the page cache; return False if it does not fit."""
-    if size(data) > psutil.virtual_memory().available:
+    if size(data) > available_memory():
         return False
     buffer = bytearray(1 << 20)
     seen = set()

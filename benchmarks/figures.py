@@ -169,6 +169,15 @@ def table(
     return Figures(title or result["workload"], [heads[n] for n in shown], found + failed)
 
 
+def beside(result: dict[str, Any]) -> str:
+    """Return a sentence on the first contender beside the last one; "" if one was not measured."""
+    grouped = {at[1]: runs for at, runs in rows_of(result).items()}
+    first, last = (result["contenders"][at]["name"] for at in (0, -1))
+    found = ratios(grouped.get(first, []), grouped.get(last, []), SPEED)
+    same = first == last or found is None
+    return "" if same else f"{first} loads {found:.1f} times as many images a second as {last}"
+
+
 #: Columns beside another contender: its images/s, and ratios by round.
 BESIDE = ("beside", "times", "by CPU time")
 

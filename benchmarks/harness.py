@@ -11,6 +11,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 from fastdata.benchmarks import data as data_of
 from fastdata.benchmarks.adapters._serve import Request
 from fastdata.benchmarks.contenders import Contender, has_gpu
@@ -41,7 +41,8 @@ from fastdata.text import human_count
 class Options:
     """Options of a measurement; `Request` says what contenders make of them.
 
-    A process may take ``timeout`` seconds beyond warm-up and steady state.
+    A process may take ``timeout`` seconds beyond warm-up and steady state. No round begins that
+    would not end ``within`` seconds, if there is such a limit.
     """
 
     threads: tuple[int, ...] = (1,)
@@ -53,6 +54,7 @@ class Options:
     dtype: str = "uint8"
     order: str = "random"
     timeout: float = 300.0
+    within: float | None = None
     seed: int = 0
 
 
@@ -93,7 +95,7 @@ def measure(
 ) -> dict[str, Any]:
     """Check contenders, and measure each in all cases.
 
-    ``keep`` is called with the results so far after each round, so that a stopped run keeps them.
+    ``keep`` is called with the results so far after each round, and by a Ctrl-C.
 
     Returns:
         Contents of the JSON file: "workload", "date", "machine", "options", and "contenders", each
@@ -101,13 +103,14 @@ def measure(
         "threads" and "round", and figures.
     """
     results: dict[str, dict[str, Any]] = {}
+    begun = time.monotonic()
     for contender in contenders:
         shown = ("name", "note", "dtype", "tolerance", "mean_tolerance", "why")
         about = {name: getattr(contender, name) for name in shown}
         results[contender.name] = about | {"error": "", "checks": {}, "versions": {}, "runs": []}
     runs = len(contenders) * options.rounds * len(cases) * len(options.threads)
-    length = f"{human_count(runs, 'process', 'processes')} of {options.seconds:g} s"
-    _say(f"{workload}: {human_count(len(contenders), 'contender')} to check, then {length}")
+    length = f"{human_count(runs, 'run')} of {options.seconds:g} s"
+    _say(f"{workload}: check {human_count(len(contenders), 'contender')}, then measure {length}")
     if data.tree is not None:
         tree = data.tree.absolute()
         if data.images:
@@ -132,16 +135,31 @@ def measure(
             except (ContenderError, OSError, ValueError) as error:
                 _fail(result, str(error))
             else:
-                _say(f"{contender.name}: what it loads is right {result['checks'] or ''}")
-        for number in range(options.rounds):
-            for threads, case in product(options.threads, cases):
-                for contender in contenders:
-                    result = results[contender.name]
-                    if not result["error"]:
-                        run = {"case": case, "threads": threads, "round": number}
-                        this.measure(contender, paths[contender.name][case], result, run)
+                _say(f"{contender.name}: {_passed(result['checks'])}")
+        try:
+            for number in range(options.rounds):
+                taken = time.monotonic() - begun
+                if number and options.within and taken * (number + 1) / number > options.within:
+                    break
+                for threads, case in product(options.threads, cases):
+                    for contender in contenders:
+                        result = results[contender.name]
+                        if not result["error"]:
+                            run = {"case": case, "threads": threads, "round": number}
+                            this.measure(contender, paths[contender.name][case], result, run)
+                keep(whole)
+        except KeyboardInterrupt:
             keep(whole)
+            raise
     return whole
+
+
+def _passed(checks: dict[str, Any]) -> str:
+    """Return a sentence of what a contender's check found."""
+    most = [found["difference"] for found in checks.values() if "difference" in found]
+    if not most:
+        return "what it loads is right"
+    return f"labels are right; pixels are Pillow's, or {max(most):.2g} of 255 away on average"
 
 
 @dataclass(frozen=True)
@@ -297,7 +315,7 @@ def machine() -> dict[str, Any]:
     found = {
         "cpu": _cpu_name(),
         "cpus": usable_cpus(),
-        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "system": platform.platform(),
         "python": platform.python_version(),
         "packages": packages,

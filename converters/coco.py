@@ -26,6 +26,7 @@ from fastdata.converters.trees import data_files, read_file, source_tree
 
 from fastdata.errors import SourceError, UsageError
 from fastdata.storage.jsontext import parse_json
+from fastdata.text import human_size
 
 #: Run lengths of each object's mask, from the top left, by columns; null for polygons.
 RLES = pa.list_(pa.struct([("size", pa.list_(pa.int32(), 2)), ("counts", pa.list_(pa.uint32()))]))
@@ -156,8 +157,10 @@ class _Image:
 
     def require_size(self, what: str, width: int, height: int) -> None:
         """Note the size that a part of the annotations gives the image."""
-        if self.size not in (None, (width, height)):
-            raise ValueError(f"{what} has {width} x {height} pixels, but {self.size} elsewhere")
+        if self.size is not None and self.size != (width, height):
+            raise ValueError(
+                f"{what} is {human_size(width, height)}, but {human_size(*self.size)} elsewhere"
+            )
         self.size = width, height
 
 

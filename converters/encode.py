@@ -13,6 +13,7 @@ from fastdata.decode.jpeg import DecodeError, rewrite_baseline
 from fastdata.decode.pillow import ImageInfo
 from fastdata.errors import SampleError, UsageError
 from fastdata.storage.source import NATIVE_JPEGS
+from fastdata.text import human_size
 
 ENCODINGS = ("original", "baseline", "jpeg", "raw")
 DEFAULT_QUALITY = 90
@@ -96,7 +97,7 @@ class Encoding:
             image.save(out, "JPEG", **about)
         except OSError as error:  # a side of more than 65,500 pixels
             raise SampleError(
-                f"{image.width} x {image.height} pixels cannot be encoded as JPEG: {error}"
+                f"{human_size(image.width, image.height)} cannot be encoded as JPEG: {error}"
             ) from None
         return out.getvalue(), ImageInfo("jpeg", *size, 1 if grey else 3, info.orientation)
 

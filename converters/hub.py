@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
+from fastdata.converters.options import require_arguments
 from fastdata.converters.parquet import ParquetImages
 from fastdata.converters.records import Source
 from fastdata.converters.table import TableImages, read_table
@@ -60,6 +61,7 @@ def hub_source(
     if kind not in _KINDS:
         raise UsageError(f"--kind {kind}: the Hub has none", f"Use {', '.join(_KINDS)}.")
     names = [name for name in chosen if _is_of(kind, name)]
+    require_arguments(kind, set(options) - ({"fields"} if kind == "imagefolder" else set()))
     if kind == "imagefolder":
         return _images(names, chosen, root, given)
     opens: Any = WebDataset if kind == "webdataset" else partial(ParquetImages, extents=True)

@@ -17,7 +17,7 @@ from fastdata.converters.hub import hub_source
 from fastdata.converters.imagefolder import FlatFolder, ImageFolder
 from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.mds import MdsImages
-from fastdata.converters.options import root_of
+from fastdata.converters.options import require_arguments, root_of
 from fastdata.converters.packing import SILENT, Packed, Progress, pack
 from fastdata.converters.parquet import ParquetImages
 from fastdata.converters.records import Source
@@ -70,6 +70,7 @@ def source_of(
     kind = _kind_of(place, storage_options) if kind is None else kind
     if kind not in _SOURCES:
         raise UsageError(f"--kind {kind} is unknown", f"Use --kind {' or '.join(KINDS)}.")
+    require_arguments(kind, options)
     if storage_options is not None:
         options["storage_options"] = storage_options
     try:
@@ -131,7 +132,7 @@ def index(
     kind: str | None = None,
     seek_points: bool = False,
     append: bool = False,
-    part_files: int = PART_FILES,
+    part_files: int | None = None,
     reporting: Callable[[str], AbstractContextManager[Progress]] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     source: Mapping[str, Any] | None = None,
@@ -152,7 +153,7 @@ def index(
         seek_points: Whether to index where in a JPEG a decoder may start. Crops then load several
             times faster; it takes three times as long.
         append: Whether to add tars to an index in ``out``.
-        part_files: Most tars of a part.
+        part_files: Most tars of a part; None for 1,000.
         reporting: Returns what receives the progress of a part, by its title; None for silence.
         storage_options: Options of the drivers of URLs.
         source: Further arguments of the source, such as ``{"fields": ["txt"]}``.
@@ -169,11 +170,15 @@ def index(
         kind = _kind_of(place, storage_options)
     if kind == "webdataset" and not _is_on_hub(place):
         files = archive_files(place, ".tar", storage_options)
+    elif part_files is not None:
+        what = f"--part-files {part_files} has no effect: only tars are indexed in parts"
+        raise UsageError(what, "Leave it out.")
     elif append:
         raise UsageError(
             f"{redact(os.fspath(place))}: only tars can be added to an index",
             "Leave --append out, and give another --out.",
         )
+    part_files = PART_FILES if part_files is None else part_files
     if files and (append or len(files) > part_files or has_parts(out, storage_options)):
         return index_parts(
             files,

@@ -82,11 +82,11 @@ _FORMAT = "format"
 
 
 def _schema(fields: Sequence[Field]) -> pa.Schema:
-    schema = SCHEMA
-    for field in fields:
-        about = {_FORMAT: field.format}
-        schema = schema.append(pa.field(_FIELD + field.name, field.type or _BLOB, metadata=about))
-    return schema
+    further = [
+        pa.field(_FIELD + one.name, one.type or _BLOB, metadata={_FORMAT: one.format})
+        for one in fields
+    ]
+    return pa.schema([*SCHEMA, *further])
 
 
 #: Containers that hold columns as text, a value a member or record.
@@ -191,7 +191,7 @@ def write_listing(
         raise SourceError(
             f"{source.about.get('root', 'the source')}: no images found"
             + (f" ({describe_left_out(left_out)} left out)" if left_out else ""),
-            "Check --root; images are found by their extension (.jpg, .jpeg, .png, …).",
+            getattr(source, "hint", "Check --root; images are found by their extension (.jpg, …)."),
         )
     write_summary(folder, rows, totals, left_out)
     buckets = 1 + total // _COMPARED_AT_ONCE

@@ -7,6 +7,7 @@ columns that have no fixed one. So the values are extents of the shards
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ from fastdata.storage.source import MOST_BYTES
 _INDEX, _EXTENSION = "index.json", ".mds"
 #: Most bytes of an index.
 _MOST_INDEX = 1 << 30
+#: Most dimensions of NumPy's arrays.
+_MOST_SIDES = 32
 #: Encodings whose values are strings.
 _TEXTS = {"str", "json", "str_int", "str_float", "str_decimal"}
 _NUMBERS = {
@@ -96,7 +99,7 @@ class _Column(NamedTuple):
             return pa.string()
         if self.encoding in _NUMBERS:
             return pa.from_numpy_dtype(_NUMBERS[self.encoding])
-        kind, shape = self._array()
+        kind, shape = self.array()
         if kind is None:
             return pa.binary()
         found = pa.from_numpy_dtype(kind)
@@ -110,16 +113,16 @@ class _Column(NamedTuple):
             return data.decode()
         if self.encoding in _NUMBERS:
             return np.frombuffer(data, _NUMBERS[self.encoding])[0].item()
-        kind, shape = self._array()
+        kind, shape = self.array()
         return np.frombuffer(data, kind).reshape(shape)
 
-    def _array(self) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
+    def array(self) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
         """Return the type and shape of arrays that have the same; None for others."""
         word, _, rest = self.encoding.partition(":")
         kind, _, shape = rest.partition(":")
         if word != "ndarray" or kind not in _NUMBERS or not shape:
             return None, ()
-        return _NUMBERS[kind], tuple(map(int, shape.split(",")))
+        return _NUMBERS[kind], tuple(map(int, shape.split(",")[: _MOST_SIDES + 1]))
 
 
 @dataclass(frozen=True)
@@ -236,6 +239,10 @@ def _shard(tree: Tree, index: SourceFile, about: Mapping[str, Any]) -> MdsRows:
         known = _NUMBERS.get(column.encoding)
         if known is not None and column.size != known.itemsize:
             raise ValueError(f"column {column.name} has another size than {column.encoding}")
+        kind, shape = column.array()
+        items = math.prod(shape) * (0 if kind is None else kind.itemsize)
+        if len(shape) > _MOST_SIDES or any(side < 1 for side in shape) or items > MOST_BYTES:
+            raise ValueError(f"column {column.name} has arrays of an impossible shape")
     size, samples = int(about["raw_data"]["bytes"]), int(about["samples"])
     if not 0 <= 4 * samples <= size:
         raise ValueError(f"{name} has {samples:,} samples in {size:,} bytes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,21 @@ from fastdata.storage.trust import make_cache_folder
 
 #: Fields without a format that count pixels of the image, by the kind of their source.
 _IN_PIXELS: dict[Any, tuple[str, ...]] = {"coco": ("areas",)}
+#: Kinds of sources without an argument that others have.
+_WITHOUT = {
+    "fields": ("imagefolder", "lmdb"),
+    "image_column": ("imagefolder", "lmdb", "webdataset"),
+}
 #: Executors of packing's tasks.
 EXECUTORS = ("local", "ray")
+
+
+def require_arguments(kind: str, arguments: Iterable[str]) -> None:
+    """Raise UsageError for an argument that a kind of source does not have."""
+    for name in arguments:
+        if kind in _WITHOUT.get(name, ()):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} has no effect on --kind {kind}", "Leave it out.")
 
 
 def choose_seed(
@@ -210,8 +223,8 @@ def require_fields(fields: Sequence[Field]) -> None:
         if not NAME.fullmatch(name) or name == "key":
             raise UsageError(
                 f"{name!r} cannot be a field's name",
-                "Names have at most 100 characters, no '/' and no control characters, do not begin "
-                "with '.', and are not 'key'. Rename it, or leave it out.",
+                "A name has 1 to 100 characters, no slash or control character, does not begin "
+                "with '__', and is not 'key'. Rename it, or leave it out.",
             )
         # Their files must differ on every file system, and webdataset reads names in lower case.
         if name.lower() in by_lower:

@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from fastdata.converters.listing import Listing, Unit
-from fastdata.converters.parts import Part, PartBuilder, read_rows, read_values
+from fastdata.converters.parts import Part, PartBuilder, read_section
 from fastdata.converters.records import Source, tables_of
 from fastdata.converters.tasks import Job, Piece, pack_unit, pieces, prepare
 
@@ -24,11 +24,11 @@ from fastdata.storage import formats
 from fastdata.storage.arrow import array, as_numpy
 from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.columns import rows_per_piece, write_column
-from fastdata.storage.fields import IMAGE, LABEL, StoredField, file_stem
-from fastdata.storage.files import PARTIAL_SUFFIX, publish, whole_file
+from fastdata.storage.fields import IMAGE, LABEL, StoredField, in_file_name
+from fastdata.storage.files import PARTIAL_SUFFIX, publish, sync, whole_file
 from fastdata.storage.formats import lmdb
 from fastdata.storage.manifest import FileEntry
-from fastdata.storage.records import INDEX_NAME, SCHEMA, write_index
+from fastdata.storage.records import INDEX_NAME, ROWS_PER_BATCH, SCHEMA, write_index
 from fastdata.storage.row_groups import named
 
 #: Bytes of values in a commit to an LMDB: the most that a kill loses. LMDB holds the pages of an
@@ -36,6 +36,8 @@ from fastdata.storage.row_groups import named
 COMMIT_SIZE = 128 << 20
 #: Most files that may finish ahead of a slow one, or of one whose worker was lost.
 _FILES_AHEAD = 1024
+#: Bytes of an offset and a length.
+_EXTENT = 16
 #: Returns a unit's part; None if it is not current.
 Current: TypeAlias = Callable[[Unit], Part | None]
 #: Returns the names of files that have arrived in a bucket.
@@ -44,10 +46,11 @@ Tick: TypeAlias = Callable[[], None]
 
 
 class Kind(NamedTuple):
-    """Number and bytes of the images of one encoding."""
+    """Number and bytes of the images of one encoding; ``turned`` have an EXIF orientation."""
 
     images: int
     size: int
+    turned: int
 
 
 class Outputs:
@@ -105,13 +108,17 @@ class Outputs:
             for name in [file.location[start:]]
         ]
 
-    def rows(self, files: Sequence[FileEntry], field: str | None) -> Iterator[pa.RecordBatch]:
-        """Yield the index rows of all units, of images or of a further field's blobs."""
-        numbers = {entry.name: number for number, entry in enumerate(files)}
-        for unit in self.units:
-            for batch in read_rows(self.job.part(unit), field):
-                elsewhere = self.job.container in formats.ELSEWHERE
-                yield _numbered(batch, numbers) if elsewhere else batch
+    def rows(
+        self, parts: Sequence[Part], numbers: Mapping[str, int], field: str
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the index rows of all units, of a field's blobs; ``numbers`` are the files'."""
+        elsewhere = self.job.container in formats.ELSEWHERE
+        for batch in self._section(parts, field):
+            yield _numbered(batch, numbers) if elsewhere else batch
+
+    def _section(self, parts: Sequence[Part], field: str) -> Iterator[pa.RecordBatch]:
+        for unit, part in zip(self.units, parts, strict=True):
+            yield from read_section(self.job.part(unit), part, field)
 
     def write(
         self, parts: Sequence[Part], files: list[FileEntry], made: str
@@ -123,27 +130,34 @@ class Outputs:
         """
         job, samples = self.job, sum(part.samples for part in parts)
         kinds: dict[str, Kind] = {}
-        with whole_file(job.out / INDEX_NAME) as temporary:
-            write_index(temporary, _counted(self.rows(files, None), kinds), samples, made)
+        numbers = {entry.name: number for number, entry in enumerate(files)}
+        nulls = {name for part in parts for name in part.nulls}
+        cpus = usable_cpus()  # reads files of the kernel
+        rows = self.rows(parts, numbers, IMAGE.name)
+        written = [job.out / INDEX_NAME]
+        write_index(written[0], _counted(rows, kinds), samples, made)
         stored = [StoredField(IMAGE), *([StoredField(LABEL)] if job.classes else [])]
-        for field in job.fields:
-            field = field._replace(nullable=any(field.name in part.nulls for part in parts))
-            index = job.out / f"_index-{file_stem(field.name)}.rows"
+        for place, field in enumerate(job.fields):
+            field = field._replace(nullable=field.name in nulls)
+            name = in_file_name(place, field.name)
+            index = job.out / f"_index-{name}.rows"
             if field.type is None:
                 one = StoredField(field, index.name)
-                with whole_file(index) as temporary:
-                    write_index(temporary, self.rows(files, field.name), samples, made)
+                write_index(index, self.rows(parts, numbers, field.name), samples, made)
             else:
                 size = sum(part.field_bytes[field.name] for part in parts)
-                path = job.out / f"_field-{file_stem(field.name)}.arrow"
+                path = job.out / f"_field-{name}.arrow"
                 one = StoredField(field, index.name, path.name, rows_per_piece(size, samples))
-                values = (read_values(job.part(unit), field.name) for unit in self.units)
-                with whole_file(path) as temporary, whole_file(index) as pieces:
-                    arrays = chain.from_iterable(values)
-                    write_column(temporary, pieces, one, len(files), arrays, samples, made)
-                files.append(entry_of(path))
-            files.append(entry_of(index))
+                arrays = (batch.column(0) for batch in self._section(parts, field.name))
+                write_column(path, index, one, len(files), arrays, samples, made)
+                files.append(entry_of(path, cpus))
+                written.append(path)
+            files.append(entry_of(index, cpus))
+            written.append(index)
             stored.append(one)
+        # Without a manifest no file counts. The first flush commits the names of all.
+        for path in (*written, job.out):
+            sync(path)
         return dict(sorted(kinds.items(), key=lambda kind: -kind[1].images)), tuple(stored)
 
 
@@ -155,6 +169,8 @@ class OneFile(Outputs):
     def __init__(self, job: Job, source: Source, listing: Listing, units: Sequence[Unit]) -> None:
         super().__init__(job, source, listing, units)
         self._data, self._unfinished = job.out / lmdb.DATA_NAME, job.out / self.kept
+        self._blobs = [IMAGE.name, *(field.name for field in job.fields if field.type is None)]
+        self._extents, self._samples = job.work / "extents", 0
 
     def done(self, current: Current, arrived: Arrived) -> dict[int, Part]:
         """Return the units committed to the LMDB, by number; none if it holds anything else."""
@@ -211,50 +227,63 @@ class OneFile(Outputs):
             yield unit
 
     def finished(self, parts: Sequence[Part]) -> list[FileEntry]:
-        """Name the file, and return its entry."""
+        """Name the file, note where its blobs lie, and return its entry."""
         publish(self._unfinished, self._data)
+        self._samples = sum(part.samples for part in parts)
+        found = lmdb.extents(self._data, self._blobs)
+        count = 0
+        # Field after field, so that one walk through the file serves all fields.
+        with self._extents.open("wb") as file:
+            while held := list(islice(found, ROWS_PER_BATCH)):
+                for place, name in enumerate(self._blobs):
+                    file.seek(_EXTENT * (place * self._samples + count))
+                    np.array([one.get(name, (0, 0)) for one in held], np.int64).tofile(file)
+                count += len(held)
+        if count != self._samples:
+            raise self._different()
         return [entry_of(self._data)]
 
-    def rows(self, files: Sequence[FileEntry], field: str | None) -> Iterator[pa.RecordBatch]:
-        """Yield the index rows of all units, with offsets in the finished file."""
-        name = field or "image"
-        extents = lmdb.extents(self._data, [name])
-        at = SCHEMA.get_field_index("offset")
+    def _different(self) -> CorruptionError:
         what = f"{self._data}: does not hold the blobs that were packed, or holds more"
-        for batch in super().rows(files, field):
-            found = [one.get(name, (0, 0)) for one in islice(extents, batch.num_rows)]
-            if [length for _, length in found] != as_numpy(batch.column("length")).tolist():
-                raise CorruptionError(what, "Start over: --force.")
-            offsets = array([offset for offset, _ in found], pa.int64())
-            yield batch.set_column(at, SCHEMA.field(at), offsets)
-        if next(extents, None) is not None:
-            raise CorruptionError(what, "Start over: --force.")
+        return CorruptionError(what, "Start over: --force.")
+
+    def rows(
+        self, parts: Sequence[Part], numbers: Mapping[str, int], field: str
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the index rows of all units, with offsets in the finished file."""
+        at = SCHEMA.get_field_index("offset")
+        with self._extents.open("rb") as file:
+            file.seek(_EXTENT * self._blobs.index(field) * self._samples)
+            for batch in super().rows(parts, numbers, field):
+                found = np.fromfile(file, np.int64, 2 * batch.num_rows).reshape(-1, 2)
+                if not np.array_equal(found[:, 1], as_numpy(batch.column("length"))):
+                    raise self._different()
+                offsets = array(found[:, 0].tolist(), pa.int64())
+                yield batch.set_column(at, SCHEMA.field(at), offsets)
 
 
 def _numbered(batch: pa.RecordBatch, numbers: Mapping[str, int]) -> pa.RecordBatch:
     """Return index rows with the numbers of archives instead of their paths."""
-    paths = batch.column("path").dictionary_encode()
-    known = [numbers[name] for name in paths.dictionary.to_pylist()]
-    # Null: the sample has no such blob.
-    found = np.array([*known, 0], np.int32)[as_numpy(paths.indices.fill_null(len(known)))]
-    columns = {"file": array(found, pa.int32()), "path": pa.nulls(batch.num_rows, pa.string())}
-    for name, column in columns.items():
-        at = SCHEMA.get_field_index(name)
-        batch = batch.set_column(at, SCHEMA.field(at), column)
-    return batch
+    # None: the sample has no such blob.
+    found = [0 if name is None else numbers[name] for name in batch.column("path").to_pylist()]
+    columns = dict(zip(SCHEMA.names, batch.columns, strict=True))
+    columns |= {"file": array(found, pa.int32()), "path": pa.nulls(len(found), pa.string())}
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=SCHEMA)
 
 
-def entry_of(path: Path) -> FileEntry:
+def entry_of(path: Path, cpus: int | None = None) -> FileEntry:
     """Return the manifest's entry of a finished file of the dataset's folder."""
-    return FileEntry(path.name, path.stat().st_size, f"{crc32c_file(path, usable_cpus()):08x}")
+    checksum = crc32c_file(path, usable_cpus() if cpus is None else cpus)
+    return FileEntry(path.name, path.stat().st_size, f"{checksum:08x}")
 
 
 def _counted(batches: Iterable[pa.RecordBatch], kinds: dict[str, Kind]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         column, lengths = batch.column("encoding"), as_numpy(batch.column("length"))
-        codes = as_numpy(column.indices)
+        codes, turned = as_numpy(column.indices), as_numpy(batch.column("orientation")) > 1
         for code in np.unique(codes).tolist():
             name, of_kind = column.dictionary[code].as_py(), lengths[codes == code]
-            images, size = kinds.get(name, Kind(0, 0))
-            kinds[name] = Kind(images + len(of_kind), size + int(of_kind.sum()))
+            images, size, before = kinds.get(name, Kind(0, 0, 0))
+            found = len(of_kind), int(of_kind.sum()), int(turned[codes == code].sum())
+            kinds[name] = Kind(images + found[0], size + found[1], before + found[2])
         yield batch

@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -46,6 +46,7 @@ from fastdata import __version__
 from fastdata.errors import (
     BadSamplesError,
     CorruptionError,
+    FastdataError,
     SampleError,
     SourceError,
     SpaceError,
@@ -255,7 +256,16 @@ class _Packing:
             raise
 
     def _run(self, executor: Executor) -> Packed:
-        self._check_plan()
+        plan = self._check_plan()
+        try:
+            return self._pack(executor)
+        except (FastdataError, OSError):
+            # Another command may follow that mends this one: what is left here is not in its way.
+            with suppress(OSError):
+                plan.unlink()
+            raise
+
+    def _pack(self, executor: Executor) -> Packed:
         # On one machine, this process lists before it starts workers.
         on_ray = isinstance(executor, RayExecutor)
         listing_with: AbstractContextManager[Executor]
@@ -337,18 +347,20 @@ class _Packing:
             ],
         }
 
-    def _check_plan(self) -> None:
+    def _check_plan(self) -> Path:
+        """Write the plan; raise UsageError if an interrupted run has begun another one."""
         path = self.job.work / "plan.json"
         plan = json.dumps(self._plan | {"source": dict(self.source.about)}, sort_keys=True)
         # With a manifest, packing is finished; a kill only prevented the removal of parts.
         finished = has_manifest(self.out)
         begun = not finished and any(self.job.work.glob("*.part"))
-        if begun and not self.force and (not path.exists() or path.read_text("utf-8") != plan):
+        if begun and not self.force and path.exists() and path.read_text("utf-8") != plan:
             raise UsageError(
                 f"{self.out}: holds unfinished packing of other data, or with other options",
                 "Run the command that began it, choose another --out, or start over with --force.",
             )
         write_whole(path, plan)
+        return path
 
     def _tick(self, executor: Executor) -> Callable[[], None]:
         # Reports so far came from listing.
@@ -516,7 +528,7 @@ class _Packing:
 
     def _bad_samples(self, bad: Sequence[Bad], samples: int) -> BadSamplesError:
         images = human_count(samples + len(bad), "image")
-        hint = "Check that --root holds images."
+        hint = getattr(self.source, "hint", "Check that --root holds images.")
         if samples:
             hint = (
                 "The others are packed. Finish without the bad ones with --skip-bad, or fix them "

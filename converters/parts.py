@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from fastdata.storage.arrow import array, as_numpy, has_nulls
-from fastdata.storage.fields import Field
+from fastdata.storage.fields import IMAGE, Field
 from fastdata.storage.formats import Sample
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.manifest import FileEntry
@@ -42,7 +44,8 @@ class Part(NamedTuple):
 
     ``file`` is the unit's own output file. ``nulls`` names fields that a sample lacks, or that have
     nulls in their values. ``turned`` has keys of some samples whose annotations are for the stored
-    image, and of some for which they are for the image as EXIF turns it.
+    image, and of some for which they are for the image as EXIF turns it. ``sections`` has the
+    offset of each field's Arrow stream in the part: each reader would parse a schema of all fields.
     """
 
     fingerprint: str
@@ -54,6 +57,7 @@ class Part(NamedTuple):
     nulls: list[str]
     digest: str
     turned: list[list[str]]
+    sections: dict[str, int]
 
 
 class PartBuilder:
@@ -61,12 +65,9 @@ class PartBuilder:
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self._fields = fields
-        self._schema = SCHEMA
-        for field in fields:
-            kind = field.type or pa.struct(list(SCHEMA))
-            self._schema = self._schema.append(pa.field(FIELD + field.name, kind))
         self._held: list[Sample] = []
-        self._batches: list[pa.RecordBatch] = []
+        #: Batches of the images' index rows, then of each field's values or index rows.
+        self._batches: list[list[pa.RecordBatch]] = [[] for _ in range(1 + len(fields))]
         self._bad: list[Bad] = []
         self._turned: list[list[str]] = [[], []]
         self.samples = 0
@@ -88,25 +89,14 @@ class PartBuilder:
 
     def _flush(self) -> None:
         held, self._held = self._held, []
-        self._batches += self._batches_of(held)
-
-    def _batches_of(self, held: Sequence[Sample]) -> list[pa.RecordBatch]:
-        """Return samples in one batch; in several if their values have more than 2 GiB."""
-        columns = list(rows_to_batch([sample.row for sample in held]).columns)
-        for place, field in enumerate(self._fields):
+        self._batches[0].append(rows_to_batch([sample.row for sample in held]))
+        for place, (field, batches) in enumerate(zip(self._fields, self._batches[1:], strict=True)):
             values = [sample.fields[place] for sample in held]
             if field.type is not None:
-                try:
-                    columns.append(array(values, field.type))
-                except (OverflowError, pa.ArrowCapacityError):
-                    if len(held) == 1:
-                        raise
-                    half = len(held) // 2
-                    return self._batches_of(held[:half]) + self._batches_of(held[half:])
-                continue
-            rows = rows_to_batch([_NO_BLOB if value is None else value[0] for value in values])
-            columns.append(pa.StructArray.from_arrays(rows.columns, fields=list(SCHEMA)))
-        return [pa.RecordBatch.from_arrays(columns, schema=self._schema)]
+                batches += _batches_of(values, field)
+            else:
+                rows = [_NO_BLOB if value is None else value[0] for value in values]
+                batches.append(rows_to_batch(rows))
 
     def write(
         self,
@@ -119,52 +109,61 @@ class PartBuilder:
     ) -> None:
         """Write the part; ``offsets`` by field replace the rows' own."""
         self._flush()
-        rows = pa.Table.from_batches(self._batches, self._schema).combine_chunks()
         given = offsets or {}
-        own = [_column(rows, name) for name in SCHEMA.names]
-        columns: list[Any] = _placed(own, file_number, given.get("image")).columns
-        sizes, nulls = {}, []
-        for field in self._fields:
-            if field.type is not None:
-                values = rows.column(FIELD + field.name)  # of several chunks beyond 2 GiB
-                columns.append(values)
-                sizes[field.name] = values.nbytes
-                null = any(map(has_nulls, values.chunks))
-            else:
-                blobs = _column(rows, FIELD + field.name).flatten()
-                placed = _placed(blobs, file_number, given.get(field.name))
-                columns.append(pa.StructArray.from_arrays(placed.columns, fields=list(SCHEMA)))
-                null = not as_numpy(placed.column("length")).all()
-            nulls += [field.name] * null
+        sizes, nulls, sections = {}, [], {}
         digest = hashlib.blake2b(digest_size=16)
-        for batch in pa.Table.from_arrays(columns, schema=self._schema).to_batches(ROWS_PER_BATCH):
-            digest.update(batch.serialize())
-        known = fingerprint, self.samples, self._blob_bytes, None
-        about: Any = Part(*known, self._bad, sizes, nulls, digest.hexdigest(), self._turned)
-        about = about._asdict() | {"file": asdict(file) if file else None}
-        schema = self._schema.with_metadata({"part": json.dumps(about)})
-        written = pa.Table.from_arrays(columns, schema=schema)
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            writer.write_table(written, max_chunksize=ROWS_PER_BATCH)
+        with pa.OSFile(str(path), "wb") as sink:
+            for field, batches in zip((IMAGE, *self._fields), self._batches, strict=True):
+                schema = SCHEMA if field.type is None else _schema_of(field)
+                rows = pa.Table.from_batches(batches, schema).combine_chunks()
+                if field.type is not None:  # of several chunks beyond 2 GiB
+                    sizes[field.name] = rows.nbytes
+                    null = any(map(has_nulls, rows.column(0).chunks))
+                else:
+                    rows = _placed(rows, file_number, given.get(field.name))
+                    null = not all(as_numpy(one).all() for one in rows.column("length").chunks)
+                nulls += [field.name] * null
+                sections[field.name] = sink.tell()
+                with pa.ipc.new_stream(sink, schema) as writer:
+                    for batch in rows.to_batches(ROWS_PER_BATCH):
+                        digest.update(batch.serialize())
+                        writer.write_batch(batch)
+            known = fingerprint, self.samples, self._blob_bytes, None
+            more = nulls, digest.hexdigest(), self._turned, sections
+            about: Any = Part(*known, self._bad, sizes, *more)._asdict()
+            about["file"] = asdict(file) if file else None
+            data = json.dumps(about).encode()
+            sink.write(data + _LENGTH.pack(len(data)))
 
 
-#: Begins the names of columns for further fields.
-FIELD = "field."
+#: Ends a part: the length of the metadata before it.
+_LENGTH = struct.Struct("<Q")
+
+
+def _schema_of(field: Field) -> pa.Schema:
+    return pa.schema([(field.name, field.type)])
+
+
+def _batches_of(values: Sequence[Any], field: Field) -> list[pa.RecordBatch]:
+    """Return values in one batch; in several if they have more than 2 GiB."""
+    try:
+        found = array(values, field.type)
+    except (OverflowError, pa.ArrowCapacityError):
+        if len(values) == 1:
+            raise
+        half = len(values) // 2
+        return _batches_of(values[:half], field) + _batches_of(values[half:], field)
+    return [pa.RecordBatch.from_arrays([found], schema=_schema_of(field))]
+
+
 #: Row of a blob that a sample does not have.
 _NO_BLOB = Row("", 0, 0, None, 0, 0, 0, 0, 0, "other", 0)
 
 
-def _column(rows: pa.Table, name: str) -> pa.Array:
-    chunks = rows.column(name).chunks
-    return chunks[0] if chunks else pa.nulls(0, rows.schema.field(name).type)
-
-
-def _placed(
-    columns: Sequence[pa.Array], file_number: int, offsets: Sequence[int] | None
-) -> pa.RecordBatch:
+def _placed(rows: pa.Table, file_number: int, offsets: Sequence[int] | None) -> pa.Table:
     """Return index rows with the file and the offsets of their blobs."""
-    rows = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-    present = as_numpy(rows.column("length")) > 0
+    lengths = [as_numpy(chunk) for chunk in rows.column("length").chunks]
+    present = np.concatenate([*lengths, np.empty(0, np.int64)]) > 0
     placed: dict[str, Any] = {"file": np.where(present, file_number, 0)}
     if offsets is not None:
         placed["offset"] = offsets
@@ -177,34 +176,20 @@ def _placed(
 def read_part(path: Path) -> Part | None:
     """Return a part's metadata; None if there is no readable part."""
     try:
-        with pa.memory_map(str(path)) as source:
-            metadata = pa.ipc.open_file(source).schema.metadata
-        about = parse_json(metadata[b"part"])
+        with path.open("rb") as file:
+            end = file.seek(-_LENGTH.size, os.SEEK_END)
+            (length,) = _LENGTH.unpack(file.read())
+            file.seek(end - length)
+            about = parse_json(file.read(length))
         about["file"] = FileEntry(**about["file"]) if about["file"] else None
         about["bad"] = [Bad(*entry) for entry in about["bad"]]
         return Part(**about)
-    except (OSError, pa.ArrowException, TypeError, KeyError, ValueError):
+    except (OSError, TypeError, KeyError, ValueError):
         return None
 
 
-def read_rows(path: Path, field: str | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield the index rows of a part: of its images, or of a further field's blobs."""
-    for batch in _read(path, SCHEMA.names if field is None else [FIELD + field]):
-        if field is None:
-            yield batch.replace_schema_metadata(None)
-        else:
-            yield pa.RecordBatch.from_arrays(batch.column(0).flatten(), schema=SCHEMA)
-
-
-def read_values(path: Path, field: str) -> Iterator[pa.Array]:
-    """Yield the values of a further column of a part."""
-    for batch in _read(path, [FIELD + field]):
-        yield batch.column(0)
-
-
-def _read(path: Path, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def read_section(path: Path, part: Part, field: str) -> Iterator[pa.RecordBatch]:
+    """Yield the index rows of a part's images or of a field's blobs, or a column's values."""
     with pa.memory_map(str(path)) as source:
-        places = [pa.ipc.open_file(source).schema.get_field_index(name) for name in names]
-        reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=places))
-        for number in range(reader.num_record_batches):
-            yield reader.get_batch(number)
+        source.seek(part.sections[field])
+        yield from pa.ipc.open_stream(source)

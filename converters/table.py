@@ -5,8 +5,11 @@ Readers of annotations (`fastdata.converters.annotations`) make such tables, too
 
 from __future__ import annotations
 
+import codecs
+import csv
 import io
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,16 +17,19 @@ from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 from fastdata.converters.records import MOST_CLASSES, Record, Sharded
-from fastdata.converters.tabular import reading, require_columns
+from fastdata.converters.tabular import describe_columns, is_unnamed, reading, require_columns
 from fastdata.converters.trees import RemoteTree, Tree, file_at, source_tree, storable
 
 from fastdata.errors import SourceError, UsageError
 from fastdata.remote.urls import is_url, join_url, name_of, redact
-from fastdata.storage.arrow import array, python_values, stored_type
+from fastdata.storage.arrow import array, as_numpy, python_values, stored_type
 from fastdata.storage.encodings import is_image_name
 from fastdata.storage.fields import Field
 from fastdata.storage.formats.parquet import PARQUET_ERRORS
@@ -34,10 +40,14 @@ from fastdata.storage.shapes import with_formats, with_masks
 
 #: Usual names of the column of paths, the likelier first.
 _PATHS = ("path", "file_name", "filename", "image_path", "filepath", "file", "image", "img")
-#: Suffixes of tables.
+#: Usual names of columns of text that may look like numbers.
+_TEXTS = ("key", "caption", "captions", "text", "txt", "title", "prompt", "description")
+#: Suffixes of tables; another may be CSV, too.
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 #: Rows that one task lists.
 _ROWS_PER_SHARD = 65_536
+#: Most folders of files that the output is compared with.
+_MOST_FOLDERS = 4096
 #: JSON lines that are held as Python's objects.
 _JSON_LINES = 16_384
 
@@ -57,14 +67,19 @@ class TableImages(Sharded):
     """Source of image files that a table lists, in the table's order.
 
     A row whose path, label or key is null or empty, or whose file is missing, is a bad sample.
-    Columns without a role are fields of the same type. A column of ``files`` is a field of images
+    Rows of one image and, where keys have a column, of one key are one sample: columns that differ
+    between rows of an image become lists, in the order of the rows.
+
+    Columns without a role are fields of the same type, except those without a name of their own,
+    as pandas writes its index (`is_unnamed`). A column of ``files`` is a field of images
     if all its files have suffixes of images, else of blobs; one of ``masks`` is a field of masks.
     A row with a mask of another size than its image, or with a value of another shape than its
     format's, is a bad sample.
 
     Args:
         table: A file (.csv, .tsv, .jsonl, .parquet), its URL, or a table in memory.
-        root: The folder that paths are relative to, or its URL; None for the table's folder.
+        root: The folder of the images, or its URL. None if paths are absolute, or relative to the
+            table's folder.
         path: Column of images' paths; None for one with a usual name.
         key: Column of keys; None for ``key`` if it exists, else the path without extension.
         masks: Columns of paths of masks, images whose pixels are numbers; each is a field.
@@ -94,32 +109,42 @@ class TableImages(Sharded):
         about: Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        name = "the table"
+        name, beside = "the table", None
         self.inputs: list[Path | str] = []
         if not isinstance(table, pa.Table):
             place = os.fspath(table) if is_url(table) else str(Path(table).absolute())
             name = redact(os.fspath(table))
-            root = place.rpartition("/")[0] or "/" if root is None else root
+            beside = place.rpartition("/")[0] or "/"
             self.inputs.append(place if is_url(place) else Path(place))
-            texts = [column for column in (path, key or "key") if column]
-            table = read_table(table, storage_options, texts)
-        if root is None:
-            raise UsageError("a table in memory has no folder", "Give root=.")
-        self._tree = source_tree(root, storage_options)
-        self.root: str | None = self._tree.root
-        self._table = _plain(name, table)
+            table = read_table(table, storage_options, [one for one in (path, key) if one])
         if isinstance(masks, str):
             raise UsageError(f"masks={masks!r}", f"Give a list of names: [{masks!r}].")
         blobs = tuple(dict.fromkeys((*files, *masks)))
+        asked = {path, label, key, problem, size, *blobs, *(fields or ())}
+        self._left_out = [c for c in table.column_names if is_unnamed(c) and c not in asked]
+        self._table = _plain(name, table.drop_columns(self._left_out))
         columns = self._choose(name, path, label, key, blobs)
         self._columns = columns._replace(problem=problem, size=size)
+        self._tree = self._find_tree(root, beside, storage_options)
+        self.root: str | None = self._tree.root
+        self.hint = f"Paths are looked for in {self._tree}; --images names another folder."
         self.inputs += self._places()
+        self._grouped = ""
+        if problem is None:
+            self._group(name)
         found = with_formats(self._choose_fields(name, fields), formats, name)
         self.fields = with_masks(found, masks, name)
         self.classes, self._ranks = self._find_classes(name, classes)
         self.about = dict(about or {"kind": "table", "root": str(self._tree), "table": name})
         if self._columns.label is not None:
             self.about["label"] = self._columns.label
+
+    @property
+    def columns_taken(self) -> str:
+        """Columns that are packed and left out, as text."""
+        chosen = self._columns
+        roles = {"images": chosen.path, "labels": chosen.label, "keys": chosen.key or chosen.path}
+        return describe_columns(roles, self.fields, self._left_out) + self._grouped
 
     def shards(self) -> Sequence[TableRows]:
         """Return shards of the table's rows; one behind a URL, whose files are listed once."""
@@ -155,21 +180,97 @@ class TableImages(Sharded):
                 raise UsageError(f"{name}: its column {role} is {kind}, not paths", "Name another.")
         return Columns(path, label, key, blobs)
 
+    def _find_tree(
+        self,
+        root: str | os.PathLike[str] | None,
+        beside: str | None,
+        storage_options: Mapping[str, Any] | None,
+    ) -> Tree:
+        """Return the folder of all files, and make paths relative to it.
+
+        ``beside`` is the table's own folder.
+        """
+        roles = dict.fromkeys((self._columns.path, *self._columns.blobs))
+        columns = {role: self._table.column(role).to_pylist() for role in roles}
+        start, given = "", beside if root is None else root
+        if root is None and not is_url(beside or ""):
+            paths = [path for path in chain.from_iterable(columns.values()) if path]
+            folders = {os.path.dirname(path) for path in paths if path[0] == "/"}
+            if folders:
+                if beside is not None and any(path[0] != "/" for path in paths):
+                    folders.add(beside)
+                given, start = os.path.commonpath(folders), beside or ""
+        if given is None:
+            raise UsageError("a table in memory has no folder", "Give root=, or absolute paths.")
+        tree = source_tree(given, storage_options)
+        place = os.fspath(given)
+        above = {f"{one.rstrip('/')}/" for one in (tree.root, place)}
+        if not is_url(place):
+            above.add(f"{os.path.abspath(place).rstrip('/')}/")
+
+        def inner(path: str | None) -> str | None:
+            path = os.path.normpath(os.path.join(start, path)) if start and path else path
+            for prefix in ("./", *sorted(above, key=len, reverse=True)):
+                path = path and path.removeprefix(prefix)
+            return path
+
+        for role, values in columns.items():
+            at = self._table.schema.get_field_index(role)
+            found = pa.chunked_array([array([*map(inner, values)], pa.string())])
+            self._table = self._table.set_column(at, role, found)
+        return tree
+
     def _places(self) -> list[Path | str]:
-        """Return the entries of the root that hold the files, so that others may hold the output.
+        """Return the folders of files, so that others may hold the output.
 
         Of files that lie directly in the root, one is enough.
         """
-        root = self._tree.root
         found: dict[str, str] = {}
         for role in (self._columns.path, *self._columns.blobs):
             for path in self._table.column(role).unique().to_pylist():
-                inner = _relative(root, path)
-                if is_inside(inner):
-                    first, slash, _ = inner.partition("/")
-                    found.setdefault(first if slash else "", first)
+                if is_inside(path or ""):
+                    folder = path.rpartition("/")[0]
+                    found.setdefault(folder, folder or path)
+        if len(found) > _MOST_FOLDERS:
+            found = {"": os.path.commonpath(found.values())}
+        root: Any = self._tree.root
         join: Any = join_url if is_url(root) else Path
         return [join(root, name) for name in found.values()]
+
+    def _group(self, name: str) -> None:
+        """Make one row of the rows that have one image and, with a column of keys, one key."""
+        chosen, rows = self._columns, len(self._table)
+        paths = self._table.column(chosen.path).to_pylist()
+        keys = self._table.column(chosen.key).to_pylist() if chosen.key else paths
+        groups: dict[Any, int] = {}
+        pairs = zip(paths, keys, range(rows), strict=True)
+        group = [groups.setdefault((path, key) if path else at, at) for path, key, at in pairs]
+        if len(groups) == rows:
+            return
+        order = np.argsort(group, kind="stable")
+        same = np.diff(np.array(group)[order]) == 0
+        starts = np.flatnonzero(np.append(True, ~same))
+        ends = array([*starts.tolist(), rows], pa.int32())
+        table, columns = self._table.take(order), {}
+        lists = []
+        for column in table.schema.names:
+            values = table.column(column).combine_chunks()
+            found = values.take(array(starts.tolist(), pa.int64()))
+            if (apart := _first_apart(values, same)) is not None:
+                if column in {chosen.label, *chosen.blobs}:
+                    raise SourceError(
+                        f"{name}: rows of one image, {table.column(chosen.path)[apart]}, differ in "
+                        f"{column}: {values[apart]} and {values[apart + 1]}",
+                        "Correct it; or name a column of keys, --key-column, to keep each row; or "
+                        "rename a column of labels, so that it is a field of lists.",
+                    )
+                found = pa.ListArray.from_arrays(ends, values)
+                lists.append(column)
+            columns[column] = found
+        self._table = pa.table(columns)
+        self._grouped = f"; {rows:,} rows are {len(starts):,} images, with lists of " + (
+            ", ".join(lists) or "nothing: rows of an image are the same"
+        )
 
     def _choose_fields(self, name: str, wanted: Sequence[str] | None) -> tuple[Field, ...]:
         chosen = self._columns
@@ -195,7 +296,10 @@ class TableImages(Sharded):
                 raise UsageError(f"{name}: has no column of labels", "Name it with --label-column.")
             return [], None
         names = None if given is None else distinct_classes(given)
-        column = self._table.column(self._columns.label)
+        column = _as_classes(self._table.column(self._columns.label))
+        self._table = self._table.set_column(
+            self._table.schema.get_field_index(self._columns.label), self._columns.label, column
+        )
         found = None
         if _is_text(column.type) or pa.types.is_integer(column.type):
             found = [value for value in column.unique().to_pylist() if value is not None]
@@ -206,7 +310,7 @@ class TableImages(Sharded):
             raise UsageError(
                 f"{name}: its column {self._columns.label} has labels that are neither names nor "
                 f"whole numbers from 0 to {MOST_CLASSES - 1:,}",
-                "Name another with --label-column, or leave it among the fields.",
+                "Name another with --label-column, or rename it, so that it is a field.",
             )
         numbers = range(max(found, default=-1) + 1)
         return [str(label) for label in numbers] if names is None else names, None
@@ -256,8 +360,7 @@ class TableRows(NamedTuple):
     def _key(self, number: int, row: Mapping[str, Any]) -> tuple[str, str | None]:
         """Return a row's key; if it has none, a key for the list of bad samples and the problem."""
         name = self.columns.key
-        path = _relative(self.tree.root, row[self.columns.path])
-        key = key_of(path) if name is None else row[name]
+        key = key_of(row[self.columns.path] or "") if name is None else row[name]
         instead = f"_row-{number}"
         if key is None or key == "":
             return instead, f"its {name or self.columns.path} is null or empty"
@@ -283,7 +386,7 @@ def _finder(tree: Tree) -> Any:
     listed = tree.listed() if isinstance(tree, RemoteTree) else None
 
     def find(path: str | None) -> tuple[str, int, int, str | None]:
-        name, root = _relative(tree.root, path), tree.root
+        name, root = path, tree.root
         if not name:
             return root, 0, 0, "has no path: it is null or empty"
         if not is_inside(name):
@@ -303,19 +406,15 @@ def _finder(tree: Tree) -> Any:
     return find
 
 
-def _relative(root: str, path: str | None) -> str:
-    """Return a path below the root; one that is not there, and an empty one, as it is."""
-    return (path or "").removeprefix("./").removeprefix(root + "/")
-
-
 def read_table(
     path: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None = None,
     texts: Sequence[str] = (),
 ) -> pa.Table:
-    """Read a table of one of `SUFFIXES`; empty strings of CSV in columns of text are text.
+    """Read a table of one of `SUFFIXES`.
 
-    ``texts`` are columns of CSV that are text, even if they look like numbers.
+    A column of CSV is of numbers or truth values if all its cells are such, or empty, and no
+    number would lose a digit; else it is text, and so are the columns ``texts``.
     """
     shown = redact(os.fspath(path))
     if not is_url(path) and os.path.isdir(path) and look(path).kind == "parquet":
@@ -323,20 +422,91 @@ def read_table(
             return pq.read_table(path)  # of Hive, its folders' names are columns
     name = name_of(os.fspath(path)) if is_url(path) else os.path.basename(path)
     suffix = PurePosixPath(name).suffix.lower()
-    if suffix not in SUFFIXES:
+    if suffix not in (*SUFFIXES, ".txt"):
         raise SourceError(f"{shown}: not a table", f"Name one of {', '.join(SUFFIXES)}.")
     with reading(shown, "a table"), file_at(os.fspath(path), storage_options).open() as file:
         if suffix == ".parquet":
             return pq.read_table(file)
+        data = file.read()
+        text = _decoded(shown, data)
         if suffix in (".jsonl", ".ndjson"):
-            return _read_json_lines(io.BytesIO(file.read()))
-        delimiter = "\t" if suffix == ".tsv" else ","
-        types = dict.fromkeys(texts, pa.string())
-        return pa.csv.read_csv(
-            file,
-            parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            convert_options=pa.csv.ConvertOptions(column_types=types),
+            return _read_json_lines(io.BytesIO(data))
+        return _read_csv(text, "\t" if suffix == ".tsv" else None, texts)
+
+
+def _decoded(shown: str, data: bytes) -> str:
+    """Return a file's text; raise SourceError that names another encoding than UTF-8."""
+    at = 0
+    try:
+        if b"\0" not in data[:4]:
+            return data.decode("utf-8-sig")
+        encoding = shown_as = "UTF-16"
+    except UnicodeDecodeError as error:
+        at = error.start
+        encoding, shown_as = "CP1252", "Latin-1 or Windows-1252"
+        if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            encoding = shown_as = "UTF-16"
+    stem, suffix = os.path.splitext(name_of(shown))
+    names = shlex.quote(name_of(shown)), shlex.quote(f"{stem}-utf8{suffix}")
+    line = data.count(b"\n", 0, at) + 1
+    raise SourceError(
+        f"{shown}: is not UTF-8 in line {line}, but probably {shown_as}",
+        "Convert it: iconv -f {} -t UTF-8 {} > {}".format(encoding, *names),
+    )
+
+
+def _read_csv(text: str, delimiter: str | None, texts: Sequence[str]) -> pa.Table:
+    """Return the table of CSV, whose cells may be separated by commas, semicolons or tabs."""
+    header = text.partition("\n")[0]
+    delimiter = delimiter or max(",;\t", key=header.count)
+    if f"{delimiter} " in header:  # a space may come before a quote, too
+        written = io.StringIO(newline="")
+        csv.writer(written, delimiter=delimiter).writerows(_rows(text, delimiter))
+        text = written.getvalue()
+    names = next(_rows(text, delimiter), [])
+    table = pa.csv.read_csv(
+        io.BytesIO(text.encode()),
+        parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+    )
+    columns = [
+        column if name.strip() in {*texts, *_TEXTS} else _typed(column)
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, [name.strip() for name in table.column_names])
+
+
+def _rows(text: str, delimiter: str) -> Iterator[list[str]]:
+    try:
+        yield from csv.reader(
+            io.StringIO(text, newline=""), "excel", delimiter=delimiter, skipinitialspace=True
         )
+    except csv.Error as error:
+        raise ValueError(str(error)) from None
+
+
+#: Cells without a value, in columns of numbers and truth values.
+_NULLS = array(pa.csv.ConvertOptions().null_values, pa.string())
+#: Types of cells that all match a pattern. Neither 007 nor digits beyond double precision do.
+_CELLS = (
+    (r"^\s*-?(0|[1-9]\d*)\s*$", pa.int64()),
+    (r"^\s*(0|[1-9]\d*)\s*$", pa.uint64()),
+    (r"^\s*-?((0|[1-9]\d{0,14})(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\s*$|^\s*-?inf\s*$", pa.float64()),
+    (r"^\s*(true|false|True|False|TRUE|FALSE)\s*$", pa.bool_()),
+)
+
+
+def _typed(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the values of cells of text; the text itself where it is more than they say."""
+    missing = pc.is_in(column, _NULLS)
+    cells = column.filter(pc.invert(missing))
+    if not len(cells):
+        return pa.chunked_array([pa.nulls(len(column))])
+    for pattern, kind in _CELLS:
+        if pc.all(pc.match_substring_regex(cells, pattern)).as_py():
+            with suppress(pa.ArrowInvalid):
+                return pc.if_else(missing, None, pc.utf8_trim_whitespace(column)).cast(kind)
+    return column
 
 
 def _read_json_lines(file: Iterable[bytes]) -> pa.Table:
@@ -405,6 +575,25 @@ def key_of(path: str) -> str:
     """Return a path without its extension."""
     folder, slash, name = path.rpartition("/")
     return folder + slash + (name.rpartition(".")[0] or name)
+
+
+def _as_classes(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return labels such as 1.0 as whole numbers, and truth values as names."""
+    if pa.types.is_boolean(column.type):
+        return pc.if_else(column, "True", "False")
+    if pa.types.is_floating(column.type):
+        with suppress(pa.ArrowInvalid):
+            return pc.if_else(pc.is_nan(column), None, column).cast(pa.int64())
+    return column
+
+
+def _first_apart(values: pa.Array, same: npt.NDArray[np.bool_]) -> int | None:
+    """Return the first place of two values, ``same`` in image, that differ."""
+    if pa.types.is_nested(values.type):
+        values = array([*map(repr, values.to_pylist())], pa.string())
+    codes = as_numpy(values.dictionary_encode("encode").indices)
+    apart = np.flatnonzero(same & (np.diff(codes) != 0))
+    return int(apart[0]) if len(apart) else None
 
 
 def _is_text(kind: pa.DataType) -> bool:

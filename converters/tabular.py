@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -120,6 +121,22 @@ def reading(file: object, form: str) -> Iterator[None]:
         raise SourceError(what, "Check that it was written completely and copied whole.") from None
 
 
+def is_unnamed(column: str) -> bool:
+    """Return whether a column has no name of its own: one such as pandas' index, or __url__."""
+    return re.fullmatch(r"|Unnamed: \d+|__.*", column, re.DOTALL) is not None
+
+
+def describe_columns(
+    roles: Mapping[str, str | None], fields: Iterable[Field], left_out: Iterable[str]
+) -> str:
+    """Return the columns that are packed and left out, as text."""
+    taken = [f"{role} from {column}" for role, column in roles.items() if column]
+    names = ", ".join(field.name for field in fields)
+    taken += [f"fields {names}"] * bool(names)
+    others = ", ".join(name or "the column without a name" for name in left_out)
+    return ", ".join(taken) + (f"; left out: {others}" if others else "")
+
+
 def require_columns(place: object, wanted: Iterable[str], there: Collection[str]) -> None:
     """Raise UsageError for a further column that is not there."""
     for name in wanted:
@@ -190,7 +207,8 @@ class TabularImages(Sharded):
         self._where = where
         self.inputs = [rows.file.location for rows in self._files]
         self._left_out: list[str] = []
-        with self._files[0].open() as first:
+        self._first = next(filter(_has_rows, self._files), self._files[0])
+        with self._first.open() as first:
             self._columns = self._choose(first, image_column, label_column, key_column)
             further, self._leaves = self._choose_fields(first, fields)
         self.fields = with_masks(with_formats(further, formats, where), masks, where)
@@ -206,13 +224,9 @@ class TabularImages(Sharded):
     def columns_taken(self) -> str:
         """Columns that are packed and left out, as text."""
         chosen = self._columns
-        taken = [f"images from {chosen.image}"]
-        taken += [f"labels from {chosen.label}"] * bool(chosen.label)
-        taken += [f"class names from {chosen.names_in}"] * bool(chosen.names_in)
-        taken.append(f"keys from {chosen.key or 'file and row number'}")
-        taken += [f"fields {', '.join(field.name for field in self.fields)}"] * bool(self.fields)
-        left_out = f"; left out: {', '.join(self._left_out)}" if self._left_out else ""
-        return ", ".join(taken) + left_out
+        key = chosen.key or "file and row number"
+        roles = {"images": chosen.image, "labels": chosen.label, "class names": chosen.names_in}
+        return describe_columns(roles | {"keys": key}, self.fields, self._left_out)
 
     @once
     def _kept(self) -> set[str]:
@@ -260,7 +274,7 @@ class TabularImages(Sharded):
     def _choose(
         self, file: OpenRows, image: str | None, label: str | None, key: str | None
     ) -> _Columns:
-        path, schema = self._files[0], file.schema
+        path, schema = self._first, file.schema
         folders, names = _folder_values(path.name), stored_columns(path, schema)
         self._features = _features(schema)
         if image is None:
@@ -270,6 +284,13 @@ class TabularImages(Sharded):
         binary = {name for name, kind in names.items() if _is_binary(kind)}
         kinds = {name: kind for name, kind in names.items() if _is_label(kind)}
         kinds |= dict.fromkeys(folders, pa.string())
+        kinds |= {
+            name: kind
+            for name, kind in names.items()
+            if (name == label or (label is None and name.lower() in _LABELS))
+            and pa.types.is_floating(kind)
+            and _are_whole(file, name)
+        }
         if key is None:
             key = next((name for name in _KEYS if name in kinds), None)
         if label is None:
@@ -288,7 +309,7 @@ class TabularImages(Sharded):
                     f"{path}: has no column {column} of {what} (it has: {has})",
                     f"Name another with --{option}-column.",
                 )
-        named = label is not None and not pa.types.is_integer(kinds[label])
+        named = label is not None and not _is_number(kinds[label])
         names_in = None
         if label and not named and "class" in kinds and label != "class":
             names_in = "class" if not pa.types.is_integer(kinds["class"]) else None
@@ -302,7 +323,7 @@ class TabularImages(Sharded):
         self, file: OpenRows, wanted: Sequence[str] | None
     ) -> tuple[tuple[Field, ...], tuple[str, ...]]:
         """Return the further fields and their columns; `_left_out` keeps the other columns."""
-        path = self._files[0]
+        path = self._first
         leaves = stored_columns(path, file.schema)
         found: dict[str, tuple[Field, str]] = {}
         for column in file.schema:
@@ -315,8 +336,9 @@ class TabularImages(Sharded):
                 whole = all(value is None or _WHOLE.fullmatch(value) for value in values)
                 found[name] = Field(name, "column", pa.int64() if whole else pa.string()), name
         if wanted is None:
-            # Packing to Parquet writes the size. WebDatasets have __url__, a path of no use.
-            wanted = [one for one in found if one not in ("width", "height") and one[:2] != "__"]
+            # Packing to Parquet writes the size.
+            sizes = ("width", "height")
+            wanted = [one for one in found if one not in sizes and not is_unnamed(one)]
         require_columns(path, wanted, found)
         self._left_out = [name for name in self._left_out if name not in wanted]
         fields = [found[name] for name in wanted]
@@ -332,7 +354,9 @@ class TabularImages(Sharded):
             for batch in _batches(file, chosen, wanted):
                 names = batch.values[chosen.names_in] if chosen.names_in else [None] * batch.rows
                 for label, name in set(zip(batch.values[chosen.label], names, strict=True)):
-                    if label is not None and found.setdefault(label, name) != name:
+                    if label is None or not (chosen.named or label % 1 == 0):
+                        continue  # a bad sample
+                    if found.setdefault(label, name) != name:
                         raise SourceError(
                             f"{file}: a row has label {label} and class {name!r}, but another of "
                             f"that label has class {found[label]!r}",
@@ -341,7 +365,7 @@ class TabularImages(Sharded):
         column = f"{self._where}: the column {chosen.label}"
         if not found:
             raise SourceError(f"{column} has no labels", "Name another with --label-column.")
-        count = len(found) if chosen.named else max(found) + 1
+        count = len(found) if chosen.named else int(max(found)) + 1
         if count > MOST_CLASSES:
             raise SourceError(
                 f"{column} has {count:,} classes; there may be {MOST_CLASSES:,} classes at most",
@@ -456,6 +480,11 @@ def _batches(
             yield batch._replace(values=batch.values | above)
 
 
+def _has_rows(file: RowsFile) -> bool:
+    with file.open() as opened:
+        return any(batch.rows for batch in opened.batches([], []))
+
+
 def _has_labels(file: RowsFile, chosen: _Columns) -> bool:
     with file.open() as opened:
         stored = stored_columns(file, opened.schema)
@@ -498,7 +527,17 @@ def _require(
 
 
 def _is_label_of(named: bool, kind: pa.DataType) -> bool:
-    return _is_label(kind) and pa.types.is_integer(kind) != named
+    return (_is_label(kind) or pa.types.is_floating(kind)) and _is_number(kind) != named
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _are_whole(file: OpenRows, name: str) -> bool:
+    """Return whether a column of floats has whole numbers alone."""
+    values = chain.from_iterable(one.values[name] for one in file.batches([name], []))
+    return all(value is None or value != value or float(value).is_integer() for value in values)
 
 
 def _is_of(field: Field, kind: pa.DataType) -> bool:
@@ -517,11 +556,11 @@ def _field(
 
 def _rank(label: Any, ranks: dict[str, int], named: bool) -> tuple[int, str | None]:
     """Return a label as a rank among the classes, and its problem or None."""
-    if label is None:
+    if label is None or label != label:
         return 0, "its label is null"
     if named:
         return ranks[str(label)], None
-    return (0, f"its label is {label}") if label < 0 else (int(label), None)
+    return (0, f"its label is {label}") if label < 0 or label % 1 else (int(label), None)
 
 
 def _folder_values(path: str) -> dict[str, str | None]:
@@ -538,7 +577,7 @@ def _is_label(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     strings = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    return bool(strings or pa.types.is_integer(kind))
+    return bool(strings or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
 
 
 def _hub_features(schema: pa.Schema) -> dict[str, Any]:

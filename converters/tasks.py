@@ -44,6 +44,7 @@ from fastdata.storage.manifest import FileEntry
 from fastdata.storage.records import Row
 from fastdata.storage.row_groups import address, named
 from fastdata.storage.source import upright_size
+from fastdata.text import human_size
 
 #: Most bytes of blobs, and records, in a piece, which one process prepares and another writes.
 #: This limits memory: each worker has a few pieces in flight.
@@ -164,8 +165,8 @@ def _further(job: Job, record: Record, read: Read, image: ImageInfo) -> Iterator
             shown = size, upright_size(*size, image.orientation)
             if further.kind == "mask" and info[1:3] not in shown:
                 raise SampleError(
-                    f"has {info.width} x {info.height} pixels, and the image has "
-                    f"{image.width} x {image.height}"
+                    f"is {human_size(info.width, info.height)}, and the image "
+                    f"{human_size(image.width, image.height)}"
                 )
         except NullError:
             yield b"", _NO_IMAGE, None
@@ -361,10 +362,9 @@ def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, Image
         info = probe(data)
         size = info.width, info.height
         if record.annotated_size not in (None, size, upright_size(*size, info.orientation)):
-            width, height = record.annotated_size or size
+            annotated = human_size(*(record.annotated_size or size))
             raise SampleError(
-                f"has {info.width} x {info.height} pixels, and its annotations are for "
-                f"{width} x {height}"
+                f"is {human_size(info.width, info.height)}, and its annotations are for {annotated}"
             )
         return encoding.apply(data, info)
     height, width, _ = record.pixels

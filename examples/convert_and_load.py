@@ -22,7 +22,9 @@ from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 def fastdata(*arguments: str) -> None:
     """Print and run a fastdata command."""
     print(f"$ fastdata {' '.join(arguments)}", flush=True)
-    subprocess.run([sys.executable, "-m", "fastdata", *arguments], check=True)
+    # Python's -m would look into this folder first, which may be a checkout.
+    command = Path(sys.executable).with_name("fastdata")
+    subprocess.run([str(command), *arguments], check=True)
 
 
 def main() -> None:

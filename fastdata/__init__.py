@@ -10,6 +10,7 @@ All of them are imported when they are first used: packing needs no torch, and t
 answers Ctrl-C before it imports anything that takes long.
 """
 
+import os
 from importlib import import_module
 
 TYPE_CHECKING = False  # importing typing would take longer than all else here
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
     from fastdata.maintenance.verify import verify
     from fastdata.staging.stage import stage, unstage
     from fastdata.storage.cache import Cache
+
+# Python finds a checkout's folder first where it starts in it.
+if not any(name[:8] == "_native." and name[-3:] == ".so" for name in os.listdir(__path__[0])):
+    raise ImportError(
+        f"{__path__[0]} is fastdata's source, without its compiled core\n"
+        "Run Python in another folder, or compile the core here: make setup."
+    )
 
 #: setup.cfg reads it from here.
 __version__ = "0.1.0"

@@ -13,6 +13,7 @@ from torch.utils.data import default_collate
 
 from fastdata.device.ragged import Ragged
 from fastdata.errors import UsageError
+from fastdata.text import human_size
 
 __all__ = ["Padded", "collate_padded", "collate_patches"]
 
@@ -82,7 +83,7 @@ class _Padding:
             if tuple(target.shape[-2:]) != size:
                 raise UsageError(
                     f"collate_padded: a target of shape {tuple(target.shape)} beside an image of "
-                    f"{size[0]} x {size[1]} (height x width)",
+                    f"{human_size(size[1], size[0])}",
                     "Give the joint transform masks as large as their images.",
                 )
         return padded, _padded(targets, height, width, self.target_fill)

@@ -42,8 +42,8 @@ from fastdata.decode.hub import require_hub, style_of
 from fastdata.decode.limits import Limits
 from fastdata.decode.memory import rows_of
 from fastdata.decode.pillow import AS_STORED, RGB
-from fastdata.decode.rows import common_size, decode_row
-from fastdata.errors import UsageError, warn
+from fastdata.decode.rows import common_size, decode_row, some_sizes
+from fastdata.errors import NoAttributeError, UsageError, warn
 from fastdata.once import once
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.patterns import is_pattern
@@ -544,17 +544,24 @@ class ImageDataset(NativeSamples):
         joint = joint_of(self._source.fields, self.fields) if of_all else None
         if transform is not None and (reason := pillow_changed()):
             return Refusal(f"{reason}. Undo that.")
-        recipe = compile_recipe(transform, None, joint)
+        sizes = partial(some_sizes, self.source, self.limits)
+        recipe = compile_recipe(transform, None, joint, sizes)
         if isinstance(recipe, Refusal):
             size = self.image_size
             if size is not None and min(size) > 0:
                 sized = compile_recipe(transform, size, joint)
+                if isinstance(sized, Refusal):
+                    return sized
                 # Where all of it is a tail, torch's loader may as well do it.
-                if isinstance(sized, Recipe) and any(
+                if any(
                     not sized.unknown or program.steps or program.pixels
                     for program in sized.programs
                 ):
                     return sized
+                first = sized.unknown[0]
+                return recipe._replace(
+                    reason=f"the core does not do {first.name} ({first.reason}). {first.hint}"
+                )
         return recipe
 
     def open_image(self, index: int) -> Image.Image:
@@ -605,7 +612,7 @@ class ImageDataset(NativeSamples):
     @property
     def _indexed(self) -> IndexedSource | PartedSource:
         if not isinstance(self._source, (IndexedSource, PartedSource)):
-            raise UsageError(
+            raise NoAttributeError(
                 f"{self.path}: a dataset of another library has no index and no manifest",
                 "Make them of its files with fastdata convert.",
             )
@@ -668,7 +675,7 @@ class ImageDataset(NativeSamples):
             UsageError: The dataset has none.
         """
         if LABEL not in self._source.fields:
-            raise UsageError(
+            raise NoAttributeError(
                 f"{self.path}: its samples have no labels",
                 "Take column(name) for another column.",
             )
@@ -690,9 +697,9 @@ class ImageDataset(NativeSamples):
             AttributeError: The dataset is packed, so its samples are no files of their own.
         """
         if self.folder is None:
-            raise AttributeError(
-                f"{self.path}: it has no samples or imgs, as its images are not files\n"
-                "Take targets for the labels, row(i).key for a name, read([i]) for bytes."
+            raise NoAttributeError(
+                f"{self.path}: it has no samples or imgs, as its images are not files",
+                "Take targets for the labels, row(i).key for a name, read([i]) for bytes.",
             )
         samples: list[tuple[str, int]] = self.folder.samples
         return samples

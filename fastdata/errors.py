@@ -4,6 +4,7 @@
 
     FastdataError
     ├── UsageError                wrong arguments (exit code 2)
+    │   └── NoAttributeError      an attribute that an object of this kind lacks
     └── DataError                 wrong data (exit code 1)
         ├── SourceError           a tree or archive to pack
         ├── SampleError           the bytes of one image
@@ -39,6 +40,8 @@ from typing import Any
 _UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+#: Remedies for samples that cannot be loaded, as the end of a sentence.
+LEAVE_OUT = 'leave such samples out (on_error="drop") or replace them (on_error="replace").'
 #: Remedy where too many files are open.
 MORE_FILES = "Allow this process more open files: ulimit -n 65536"
 #: Most printed characters of a message or name. A name in an archive may have megabytes.
@@ -104,6 +107,10 @@ class FastdataError(Exception):
 
 class UsageError(FastdataError, ValueError):
     """Error of an argument or option: out of range, or contradicting another."""
+
+
+class NoAttributeError(UsageError, AttributeError):
+    """Error of an attribute that an object lacks: ``hasattr`` and ``inspect`` do not find it."""
 
 
 class DataError(FastdataError):

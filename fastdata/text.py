@@ -17,6 +17,11 @@ def human_count(number: int, what: str, plural: str | None = None) -> str:
     return f"{number:,} {what if number == 1 else plural or what + 's'}"
 
 
+def human_size(width: int, height: int) -> str:
+    """Return a size in pixels, height first: "32 x 32", "480 x 640 (H x W)"."""
+    return f"{height} x {width}" + (" (H x W)" if height != width else "")
+
+
 def human_share(share: float) -> str:
     """Return a share, 0 to 1, as a percentage: "20%"; "under 1%" instead of a rounded "0%"."""
     rounded = f"{share:.0%}"

@@ -90,7 +90,7 @@ import make_corpus; make_corpus.main(sys.argv[1])' "$work/seeds"
   touch "$made"
 fi
 
-flags="-std=c++20 -O2 -g1 -fno-omit-frame-pointer -ffp-contract=off -Ifastdata/native"
+flags="-std=c++20 -O1 -g1 -fno-omit-frame-pointer -ffp-contract=off -Ifastdata/native"
 flags="$flags -fsanitize=$sanitizers -fno-sanitize-recover=all -DFASTDATA_CHECK_LANES"
 sources=$(find fastdata/native -name '*.cpp' ! -path '*/python/*')
 

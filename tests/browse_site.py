@@ -45,6 +45,12 @@ _COPIED = """() => Array.from(document.querySelectorAll("pre > code")).map((code
 _CUT = """() => Array.from(document.querySelectorAll('img[src*="loaders"]'))
     .filter((img) => img.offsetParent && img.clientWidth > img.parentElement.clientWidth)
     .map((img) => img.getAttribute("src"))"""
+#: Frames of wide tables have shadows at their edges, and their tables let these through.
+_HIDDEN = """() => Array.from(document.querySelectorAll(".md-typeset__scrollwrap"))
+    .filter((frame) => frame.scrollWidth > frame.clientWidth)
+    .filter((frame) => !getComputedStyle(frame).backgroundImage.includes("gradient")
+        || getComputedStyle(frame.querySelector("table")).backgroundColor !== "rgba(0, 0, 0, 0)")
+    .map((frame) => frame.innerText.slice(0, 80))"""
 #: What all pages share is looked at on the first, and of a long table the first rows.
 _AXE = """async ([part, rules]) => {
     const only = rules ? {runOnly: {type: "rule", values: rules}} : {};
@@ -94,6 +100,7 @@ async def examine(
         for size in (LAPTOP, PHONE):
             await tab.set_viewport_size(size)
             wrong += [f"{size['width']} px: {cut} is cut" for cut in await tab.evaluate(_CUT)]
+            wrong += [f"does not show that it scrolls: {x}" for x in await tab.evaluate(_HIDDEN)]
             if (beyond := await tab.evaluate(_OVERFLOW)) > 0:
                 wrong.append(f"{scheme}: {beyond} px wider than a window of {size['width']}")
             if shots is not None:

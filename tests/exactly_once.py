@@ -126,11 +126,10 @@ class Run:
             num_workers=threads,
             prefetch_factor=None if threads < 2 else threads,
         )
-        skipping = self.on_error == "skip"
         numbering = Numbering(self.n, self.subset)
-        known = set(self.known) if skipping else set()
-        among = self.sampling
-        schedule = Schedule(batches, numbering, key, known, sampler=sampler, among=among)
+        known = set(self.known) if self.on_error in ("replace", "drop") else set()
+        how: Any = {"among": self.sampling, "drops": self.on_error == "drop"}
+        schedule = Schedule(batches, numbering, key, known, sampler=sampler, **how)
         source: Any = SimpleNamespace(end_epoch=lambda: None)
         pipeline: Any = Pipeline(self.bad)
         about: Any = {"keys": (), "as_torch": False, "transforms_targets": False}
@@ -213,7 +212,7 @@ def simulate(seed: int, small: bool = False) -> tuple[str, int]:
     bad: list[int] = []
     if draw.random() < 0.5:
         bad = draw.sample(list(numbers), draw.choice([min(n, 2), draw.randint(0, n - 1)]))
-    on_error = draw.choice(["skip", "zero"]) if bad else draw.choice(["skip", "zero", "raise"])
+    on_error = draw.choice(["replace", "drop", "zero"] if bad else ["replace", "zero", "raise"])
     if len(bad) == n:
         on_error = "zero"  # nothing could be delivered
     known = draw.sample(bad, draw.choice([0, 0, len(bad) // 2, len(bad)]))
@@ -225,10 +224,10 @@ def simulate(seed: int, small: bool = False) -> tuple[str, int]:
         warnings.simplefilter("ignore")  # of what was left out
         kinds: list[Callable[[Run, random.Random], int]]
         kinds = [_resumed_alike, _changed, _changed, _mixed, _mixed, _planned]
-        kind = draw.choice(kinds)
+        kind = _resumed_alike if on_error == "drop" else draw.choice(kinds)
         if kind in (_resumed_alike, _changed) and draw.random() < (1 if small else 0.4):
             run.plan = _plan(run, draw)
-            if isinstance(run.plan, Packed) and run.on_error == "skip":
+            if isinstance(run.plan, Packed) and run.on_error == "replace":
                 run.on_error = "zero"  # a substitute may be longer
         epochs = kind(run, draw)
     return kind.__name__, epochs
@@ -252,24 +251,26 @@ def _threads(draw: random.Random) -> int:
 
 def _resumed_alike(run: Run, draw: random.Random) -> int:
     """A run that is broken off gives what a whole one gives, batch for batch, on every rank."""
-    world, size = draw.choice([1, 1, 2, 3, 5, 8]), draw.choice([1, 2, 3, 7, 16, 64])
+    alone = run.on_error == "drop"  # as is required
+    world, size = 1 if alone else draw.choice([1, 1, 2, 3, 5, 8]), draw.choice([1, 2, 3, 7, 16, 64])
     first: list[Delivered] = []
     for rank in range(world):
         shares = Shares(rank, world, size)
         whole = run.rank(None, shares, _threads(draw))
         expected = whole.take(len(whole.plan) + 1)
-        assert len(expected) == len(whole.plan)
+        assert alone or len(expected) == len(whole.plan)
         first += expected
         found: list[Delivered] = []
         state = None
         while True:
             part = run.rank(state, shares, _threads(draw))
-            new = part.take(draw.randint(0, 1 + len(part.plan)))
+            count = draw.randint(0, 1 + len(part.plan))
+            new = part.take(count)
             found += new
             mark = replace(part.progress)
             part.take(draw.choice([0, 0, 3]))  # on their way to a device, and never there
             state = part.state(mark)
-            if len(new) == len(part.plan):
+            if len(new) == len(part.plan) or len(new) < count:
                 break
         assert found == expected, (shares, found, expected)
     _once(run, first, run.drop_last)

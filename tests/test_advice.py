@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from loader_data import images
+from loader_data import images, tree
+from PIL import Image
 from torchvision_stub import import_torchvision
 
+import fastdata
 from fastdata import DataLoader
-from fastdata.errors import SlowPathWarning
+from fastdata.errors import SlowPathWarning, UsageError
 
-tv = import_torchvision().transforms
+torchvision = import_torchvision()
+tv, v2 = torchvision.transforms, torchvision.transforms.v2
 
 pytestmark = pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
 
@@ -69,3 +72,34 @@ def test_a_derived_class_is_named_with_what_it_overrides() -> None:
 def test_without_antialiasing_says_what_to_write() -> None:
     text = explained(tv.PILToTensor(), tv.Resize((20, 30), antialias=False))
     assert text.endswith("on tensors it does not antialias; write antialias=True.")
+
+
+@pytest.mark.parametrize("kinds", [tv, v2], ids=["v1", "v2"])
+def test_a_class_without_its_parentheses(kinds: Any) -> None:
+    nested = kinds.Compose([kinds.RandomApply([kinds.ColorJitter]), CROP])
+    steps = kinds.CenterCrop, fastdata.transforms.CenterCrop
+    for transform in (*steps, *(kinds.Compose([CROP, one]) for one in steps), nested):
+        whole = torchvision.datasets.ImageFolder(tree(), transform)
+        for load in (lambda: images(transform), lambda: DataLoader(whole)):
+            with pytest.raises(UsageError, match="the class C") as caught:
+                load()
+            assert "(…)" in caught.value.hint
+    # The objects of this class are images.
+    images(kinds.Compose([CROP, kinds.PILToTensor(), torchvision.tv_tensors.Image]))
+
+
+@pytest.mark.parametrize("kinds", [tv, v2], ids=["v1", "v2"])
+def test_steps_of_ours_in_torchvisions_compose(kinds: Any) -> None:
+    crop, flip = fastdata.transforms.CenterCrop(30), fastdata.transforms.RandomHorizontalFlip(1.0)
+    theirs = kinds.CenterCrop(30), kinds.RandomHorizontalFlip(1.0)
+    want, _ = next(iter(DataLoader(images(kinds.Compose([*theirs, kinds.PILToTensor()])), 4)))
+    for steps in ([crop, theirs[1]], [theirs[0], flip]):
+        loader = DataLoader(images(kinds.Compose(steps)), 4, require_native=True)
+        assert torch.equal(next(iter(loader))[0], want)
+    with pytest.raises(UsageError, match=r"fastdata\.transforms\.Compose"):
+        DataLoader(images(kinds.Compose([crop, flip])), 4)
+    with pytest.raises(UsageError, match=r"fastdata\.transforms\.Compose"):
+        kinds.Compose([crop, flip])(Image.new("RGB", (40, 40)))
+    assert torch.equal(
+        next(iter(DataLoader(images(fastdata.transforms.Compose([crop, flip])), 4)))[0], want
+    )

@@ -24,6 +24,7 @@ from fastdata.benchmarks.processes import ADAPTERS
 from fastdata.converters.indexing import index
 from PIL import Image
 from sources import jpeg
+from torchvision_stub import import_torchvision
 
 from fastdata.cli import cli
 from fastdata.errors import SlowPathWarning, UsageError
@@ -253,14 +254,43 @@ def test_indexes_in_place_and_datasets_without_labels(tmp_path: Path) -> None:
             tar.add(tmp_path / "0.jpg", f"{number}.jpg")
     index(tmp_path / "shards", tmp_path / "parts", part_files=1, workers=1)
     chosen = contenders.of_dataset(tmp_path / "parts")
-    assert chosen.name == "fastdata-archives"
+    assert [one.name for one in chosen] == ["fastdata-archives", "torch"]
     index(tmp_path / "a.parquet", tmp_path / "tables", workers=1)
     given = ["--seconds", "0.2", "--rounds", "1", "--threads", "1", "--json"]
     with pytest.warns(SlowPathWarning):  # its columns are compressed
         done = CliRunner().invoke(cli, ["bench", str(tmp_path / "tables"), *given])
     assert done.exit_code == 0, done.output
-    [found] = json.loads(done.stdout)["contenders"]
-    assert found["name"] == "fastdata-tables" and found["samples"] == 12
+    ours, torchs = json.loads(done.stdout)["contenders"]
+    assert ours["name"] == "fastdata-tables" and ours["samples"] == torchs["samples"] == 12
+    assert len(ours["runs"]) == len(torchs["runs"]) == 1
+
+
+def test_peers_read_the_files_that_torchvision_reads(tmp_path: Path) -> None:
+    for number, name in enumerate(("b/0.png", "b/deep/1.JPEG", "b/a/2.jpg", "a/3.bmp", "b/x.txt")):
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith("txt"):
+            path.touch()
+        else:
+            Image.radial_gradient("L").resize((240 + number, 250)).save(path)
+    tv = import_torchvision()
+    listed = data.listing(tmp_path / "photos")
+    assert listed == tv.datasets.ImageFolder(tmp_path / "photos").samples and len(listed) == 4
+
+
+@pytest.mark.slow
+def test_ctrl_c_shows_what_is_finished(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped(harness._Measurement):
+        def measure(self, contender: Contender, *given: Any) -> None:
+            if contender.name == "torch-uint8":
+                raise KeyboardInterrupt
+            super().measure(contender, *given)
+
+    monkeypatch.setattr(harness, "_Measurement", Stopped)
+    given = ["--seconds", "0.1", "--warmup", "0", "--threads", "1", "--batch-size", "2"]
+    done = CliRunner().invoke(cli, ["bench", str(tree), *given])
+    assert done.exit_code == 130
+    assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == ["fastdata-imagefolder"]
 
 
 def test_small_classes_leave_as_many_images_to_check(tmp_path: Path) -> None:

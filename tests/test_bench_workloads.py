@@ -40,7 +40,6 @@ _RUNS: dict[str, tuple[list[str], tuple[str, ...]]] = {
         ("webdataset",),
     ),
     "pairs": ([], ("open_clip", "open_clip_train", "webdataset")),
-    "recipes": ([], ()),
     "remote": (["--contender=local", "--contender=ranges"], ()),
     "scale": (["--case=five parts"], ("webdataset",)),
     "stored": (["--contender=pixels ≤ 256", "--contender=JPEGs as they are"], ()),

@@ -41,7 +41,8 @@ PAGES = [
     *(_DOCS / f"{name}.md" for name in ("get-started", "plan")),
 ]
 #: Pages whose Python is run, those of a list in one process.
-_GUIDES = [_DOCS / "index.md", _DOCS / "get-started.md", *sorted((_DOCS / "guides").glob("*.md"))]
+_FIRST = [_DOCS / f"{name}.md" for name in ("index", "get-started", "three-names")]
+_GUIDES = [*_FIRST, *sorted((_DOCS / "guides").glob("*.md"))]
 _GROUPS = [
     [_REPOSITORY / "README.md"]
     + [_DOCS / f"{name}.md" for name in ("converting", "dataset", "doctor", "remote")],

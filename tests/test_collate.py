@@ -226,7 +226,7 @@ GOOD = (pixels(0), 0)
         ([GOOD, (pixels(0),)], "sample 1 of the batch is a tuple of 1, not"),
         ([GOOD, (pixels(0), 0, 0)], "sample 1 of the batch has 3 elements, sample 0 has 2"),
         ([GOOD, ("image", 0)], "sample 1 of the batch is a str, not an image"),
-        ([GOOD, (pixels(0, 7, 8), 0)], r"sample 1 .* 8 pixels wide(.|\n)*RandomResizedCrop"),
+        ([GOOD, (pixels(0, 7, 8), 0)], r"sample 1 .* 7 x 8(.|\n)*RandomResizedCrop"),
         ([GOOD, (torch.zeros(3, 6, 5), 0)], r"sample 1 .* float32(.|\n)*ToTensor"),
         ([(torch.from_numpy(pixels(0)), 0)], r"sample 0 .* of shape \(6, 5, 3\)"),
         ([([], 0)], "sample 0 of the batch has no views"),

@@ -130,10 +130,10 @@ def test_a_bad_sample_is_named_with_the_path_of_its_part(tmp_path: Path, packed:
     with pytest.raises((SampleError, Exception), match="sample 2") as caught:
         list(DataLoader(data, 4))
     assert named in str(caught.value)
-    loader = DataLoader(data, 4, on_error="skip", **WITH_INDEX)
+    loader = DataLoader(data, 4, on_error="drop", **WITH_INDEX)
     with pytest.warns(UserWarning, match=r"1 sample could not be decoded"):
         numbers = [number for batch in loader for number in batch[2].tolist()]
-    assert set(numbers) == {0, 1, 2, 3, 4, 5, 7}
+    assert numbers == [0, 1, 2, 3, 4, 5, 7]
 
 
 def test_an_epoch_is_resumed_and_shared_among_ranks() -> None:

@@ -179,7 +179,7 @@ def test_bad_arguments():
         return np.zeros(shape, dtype)
 
     for call, message in [
-        (lambda: decode_jpeg(IMAGES[0], (0, 0, 81, 60)), "80 x 60"),
+        (lambda: decode_jpeg(IMAGES[0], (0, 0, 81, 60)), "60 x 80"),
         (lambda: decode_jpeg(IMAGES[0], (-1, 0, 5, 5)), "region"),
         (lambda: decode_jpeg(IMAGES[0], (5, 5, 5, 9), (4, 4)), "region"),
         (lambda: decode_jpeg(IMAGES[0], region=(0, 0, 4)), "region must be"),

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from containers import pack_tree
+from fastdata.converters.indexing import index
 from jpegs import encode, picture
 from loader_data import CONTAINERS, CROPS, as_file, dataset, images, tree
 from tiers import slow
 from torchvision_stub import import_torchvision
 
-from fastdata import ImageDataset, stage
+from fastdata import DataLoader, ImageDataset, stage
 from fastdata.cli import cli
-from fastdata.doctor import diagnose, report
+from fastdata.doctor import diagnose, judge, report
 from fastdata.errors import DataError, DatasetError, UsageError
 from fastdata.maintenance.seek_points import add_seek_points
 from fastdata.transforms import Compose, Normalize, RandomResizedCrop, Views
@@ -122,10 +127,11 @@ def test_images_that_pillow_decodes_are_slow_and_named(tmp_path: Path) -> None:
     pack_tree(root, tmp_path / "data", "lmdb")
     diagnosis = diagnose(tmp_path / "data", seconds=0.5)
     data = diagnosis.found.data
-    assert (data.pillow_share, data.pillow_kinds) == (0.75, ("jpeg-progressive",))
+    assert (data.other_share, data.other_kinds) == (0.75, ("jpeg-progressive (Pillow)",))
     advice = next(one for one in diagnosis.verdict.advice if one.code == "reencode")
     assert "75%" in advice.text
-    assert advice.command == f"fastdata convert imagefolder --root {root} --encoding jpeg"
+    command = f"fastdata convert dataset --root {tmp_path / 'data'} --encoding jpeg"
+    assert advice.command == command
 
 
 # Every kind of dataset.
@@ -152,7 +158,7 @@ def test_raw_pixels_and_a_dataset_with_its_own_transform() -> None:
     views = Views(CROPS, Compose((RandomResizedCrop(16), Normalize((0.5,) * 3, (0.5,) * 3))))
     found = diagnose(images(views, container="shards", kind="raw"), seconds=0.2).found
     assert "Views" in found.transform
-    assert (found.data.pillow_share, found.data.seekable_share) == (0, 1)
+    assert (found.data.other_share, found.data.seekable_share) == (0, 1)
     assert found.rates.decode > 0
 
 
@@ -196,6 +202,64 @@ def test_damaged_images_are_counted_and_left_out(tmp_path: Path) -> None:
     (root / "class" / "good.jpg").unlink()
     with pytest.raises(DataError, match="none of 2 samples"):
         diagnose(root, seconds=0.2)
+
+
+BIG = picture(500, 400, 2, 20)
+FILES = {
+    "a/0.png": as_file(BIG, "PNG"),
+    "a/1.jpg": as_file(BIG, "JPEG", progressive=True),
+    "b/2.jpg": encode(BIG),
+}
+
+
+def dataset_of(kind: str, root: Path) -> Path:
+    """Return a dataset of `FILES`: packed from what is gone, or in place."""
+    source, out = root / "tree", root / "data"
+    for name, data in FILES.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(data)
+    if kind == "tree":
+        return source
+    if kind == "folder":
+        index(source, out)
+    elif kind == "archives":
+        pack_tree(source, root / "shards", "shards")
+        index(root / "shards", out, kind="webdataset")
+    elif kind == "tables":
+        table = pa.table({"image": [*FILES.values()], "label": [0, 0, 1]})
+        pq.write_table(table, root / "some.parquet")
+        index(root / "some.parquet", out)
+    else:
+        pack_tree(source, out, kind, seek_points=False)
+        shutil.rmtree(source)
+    return out
+
+
+@pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
+@pytest.mark.parametrize("kind", ["lmdb", "folder", "archives", "tables", "tree"])
+def test_every_command_that_is_advised_runs(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    path = dataset_of(kind, tmp_path)
+    found = diagnose(path, seconds=0.1).found
+    assert found.data.other_kinds == ("png (native)",)
+    if kind != "tree":
+        assert "33% png (native" in DataLoader(ImageDataset(path, CROPS), 2).explain()
+    small = replace(found.machine, memory=1)
+    slow = (replace(found.rates, storage_cold=1.0), replace(found.rates, decode=1.0))
+    advised = {
+        one.command: one.code
+        for rates in slow
+        for one in judge(replace(found, machine=small, rates=rates)).advice
+        if one.command.startswith("fastdata ")
+    }
+    assert {"reencode", "rewrite"} <= set(advised.values())
+    for command, code in advised.items():
+        (tmp_path / code).mkdir()
+        monkeypatch.chdir(tmp_path / code)
+        done = CliRunner().invoke(cli, shlex.split(command)[1:])
+        assert done.exit_code == 0, (command, done.output)
 
 
 # The command.

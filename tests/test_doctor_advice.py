@@ -77,14 +77,14 @@ def test_slow_decoding() -> None:
     assert codes_of(found(slow)) == ["nothing"]
     (advice,) = judge(found(slow, data={"seekable_share": 0.0})).advice
     assert (advice.code, advice.command) == ("seek_points", "fastdata seek-points sets/one")
-    pillow = {"data": {"pillow_share": 0.5, "pillow_kinds": ("jpeg-progressive",)}}
+    pillow = {"data": {"other_share": 0.5, "other_kinds": ("jpeg-progressive (Pillow)",)}}
     (advice,) = judge(found(slow, **pillow)).advice
     assert advice.code == "reencode" and "50%" in advice.text and "progressive" in advice.text
     assert advice.images_per_second is None
     rewritable = {"data": {"rewritable_share": 0.5}}
     (advice,) = judge(found(slow, **rewritable)).advice
     assert advice.code == "rewrite" and advice.command.endswith("--encoding baseline")
-    for share in ("pillow_share", "rewritable_share"):
+    for share in ("other_share", "rewritable_share"):
         assert codes_of(found(slow, data={share: 0.02})) == ["nothing"]
     (advice,) = judge(found({"decode": 50.0}, machine={"threads": 1})).advice
     assert (advice.code, advice.command) == ("workers", "DataLoader(num_workers=8)")

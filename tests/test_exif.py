@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import struct
 import warnings
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from annotated import object_of
 from containers import edit_index, index_rows, pack_tree, set_column
 from fastdata.converters import TableImages, pack
 from fastdata.converters.encode import Encoding
@@ -22,6 +24,7 @@ from fastdata.converters.packed import PackedDataset
 from jpegs import encode, picture
 from loader_data import as_file, folder, same
 from PIL import Image, ImageOps
+from sources import convert, run
 from torchvision_stub import import_torchvision
 from web_server import WebServer
 
@@ -363,6 +366,27 @@ def test_an_encoding_keeps_the_orientation(kind: str, max_side: int | None) -> N
         assert same(batches(of), batches(twin))
         for index in range(len(of)):
             assert np.array_equal(*(np.asarray(one.open_image(index)) for one in (of, twin)))
+
+
+def test_convert_and_info_count_images_to_turn(tmp_path: Path) -> None:
+    """As Pillow finds them; of annotated images, they say which image the annotations are for."""
+    root = tree("all")
+    count = sum(pillows(path.read_bytes()) > 1 for path in root.rglob("*.*"))
+    told = convert("imagefolder", "--root", root, "--out", tmp_path / "out").stdout
+    shown = run("info", tmp_path / "out")
+    for text in (told, shown.stdout):
+        assert f"{count} images with an EXIF orientation" in text and "exif_transpose=True" in text
+    assert json.loads(run("info", "--json", tmp_path / "out").stdout)["with_orientation"] == count
+    (tmp_path / "1.jpg").write_bytes(turned(encode(noisy(60, 40, 1), "4:4:4", 90), 6))
+    for upright, size in ((True, (40, 60)), (False, (60, 40))):
+        image = {"id": 1, "file_name": "1.jpg", "width": size[0], "height": size[1]}
+        objects = [object_of(1, 1, 7)]
+        about = {"images": [image], "annotations": objects, "categories": [{"id": 7, "name": "x"}]}
+        (tmp_path / "coco.json").write_text(json.dumps(about))
+        given = ("--root", tmp_path, "--annotations", tmp_path / "coco.json")
+        told = convert("coco", *given, "--out", folder() / "coco")
+        assert "1 image with an EXIF orientation" in told.stdout, told.stderr
+        assert ("exif_transpose=True" in told.stdout) == upright
 
 
 def test_an_index_with_another_orientation(tmp_path: Path) -> None:

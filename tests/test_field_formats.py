@@ -284,7 +284,7 @@ class TestMasks:
         source = TableImages(rows, tmp_path / "in", masks=["m"])
         packed_without_bad(source, tmp_path / "out", shuffle=False)
         text = (tmp_path / "out/_bad-samples.jsonl").read_text("utf-8")
-        assert "its m has 36 x 48 pixels, and the image has 48 x 36" in text
+        assert "its m is 48 x 36 (H x W), and the image 36 x 48 (H x W)" in text
         found = PackedSource(tmp_path / "out")
         assert [found.key(row) for row in range(len(found))] == ["a", "c"]
         assert found.field("m").kind == "mask"

@@ -264,6 +264,33 @@ def test_tars_in_a_bucket(tars: Any, tmp_path: Path, gcs: Bucket) -> None:
     shutil.rmtree(tmp_path / "here-4")
 
 
+@pytest.mark.parametrize("kind", ["imagefolder", *archives.KINDS])
+def test_every_option_for_every_kind_of_source(kind: str, tmp_path: Path) -> None:
+    """Each works, or is refused by name: no option is ignored, and none ends in a traceback."""
+    images = [archives.Made(jpeg(seed), seed % 2, "x", jpeg(9)) for seed in range(4)]
+    if kind == "imagefolder":
+        root = make_tree(tmp_path / "in", ["a/0.jpg", "b/1.jpg"])
+    else:
+        root = archives.write(kind, tmp_path / "in", images)
+    tabular = kind in ("arrow", "mds", "parquet")
+    for number, (option, value, works) in enumerate([
+        ("--fields", "txt", tabular or kind == "webdataset"), ("--fields", "no", False),
+        ("--image-column", "image", tabular), ("--image-column", "no", False),
+        ("--part-files", "5", kind == "webdataset"), ("--part-files", "0", False),
+        ("--append", None, kind == "webdataset"), ("--seek-points", None, True),
+        ("--address", "x:1", False), ("--local", tmp_path, False), ("--workers", "0", False),
+        ("--storage-option", "a=b", False), ("--skip-bad", None, True),
+    ]):  # fmt: skip
+        words = [option] if value is None else [option, value]
+        for named in ([], ["--kind", kind]):
+            out = tmp_path / f"{number}-{len(named)}"
+            result = run("index", root, "--out", out, *named, "--workers", 1, *words)
+            assert result.exit_code == (0 if works else 2), (words, result.output)
+            named_in_it = option in result.stderr or value == "no" or option == "--append"
+            assert works or named_in_it, result.output
+            require_said(result, result.exit_code)
+
+
 def test_what_cannot_be_indexed(tars: Any, tmp_path: Path) -> None:
     root, _ = tars
     out = tmp_path / "out"

@@ -34,14 +34,27 @@ from PIL import Image
 
 torch = pytest.importorskip("torch")
 
-from fastdata import DataLoader, ImageDataset  # noqa: E402
+from torch.utils.data import (  # noqa: E402
+    BatchSampler,
+    DistributedSampler,
+    SequentialSampler,
+    Subset,
+)
+
+from fastdata import DataLoader, ImageDataset, Mixture  # noqa: E402
 from fastdata.errors import (  # noqa: E402
     CorruptionError,
     DatasetError,
     FastdataError,
     SampleError,
+    UsageError,
 )
 from fastdata.plan.order import make_order  # noqa: E402
+from fastdata.samplers import (  # noqa: E402
+    AspectRatioBatches,
+    RepeatSampler,
+    TokenBudgetBatches,
+)
 from fastdata.text import human_count  # noqa: E402
 from fastdata.transforms import Compose, Normalize, Resize, Views  # noqa: E402
 
@@ -136,7 +149,7 @@ def test_zero_leaves_black_images_and_a_mask(broken: ImageDataset, threads: int)
             found = list(loader)
         (said,) = (str(one.message) for one in record if "zeroed" in str(one.message))
         assert all(broken.row(number).key in said for number in BAD)
-        assert loader.stats().skipped == len(BAD)
+        assert loader.stats().bad_samples == len(BAD)
         for batch, expected in zip(found, make(images(transform)), strict=True):
             *elements, whole = batch
             numbers = elements[2].numpy()
@@ -180,7 +193,7 @@ def check_substitutes(found: list[int], order: list[int], bad: set[int]) -> None
     st.sampled_from(THREADS),
     st.integers(1, 5),
 )
-def test_skip_fills_the_slots_of_bad_samples(
+def test_replace_fills_the_slots_of_bad_samples(
     bad: set[int], order: str, batch_size: int, drop_last: bool, threads: int, prefetch: int
 ) -> None:
     data = ImageDataset(damaged("shards", bad), CROPS)
@@ -189,7 +202,7 @@ def test_skip_fills_the_slots_of_bad_samples(
         batch_size=batch_size,
         order=order,
         drop_last=drop_last,
-        on_error="skip",
+        on_error="replace",
         num_workers=threads,
         prefetch_factor=prefetch if threads else None,
     )
@@ -208,7 +221,7 @@ def test_skip_fills_the_slots_of_bad_samples(
         assert sizes == [min(batch_size, samples - at) for at in range(0, samples, batch_size)]
         stream = [index for batch in found for index in batch[2].tolist()]
         check_substitutes(stream, whole, bad)
-        assert loader.stats().skipped == len(lost)
+        assert loader.stats().bad_samples == len(lost)
         said = besides_fallback(said)
         assert len(said) == bool(lost)
         if lost:
@@ -220,12 +233,125 @@ def test_skip_fills_the_slots_of_bad_samples(
             assert batch[3] == [data.row(number).key for number in numbers]
 
 
+@settings(max_examples=15)
+@given(
+    st.sets(st.integers(0, SAMPLES - 1)),
+    st.sampled_from(["random", "sequential", "quasi-random"]),
+    st.integers(1, 20),
+    st.sampled_from(THREADS),
+    st.integers(0, 10),
+)
+def test_drop_leaves_bad_samples_out_of_their_batches(
+    bad: set[int], order: str, batch_size: int, threads: int, stop: int
+) -> None:
+    """In a second epoch, which knows them, too; and where a pass resumes in the middle."""
+    data = ImageDataset(damaged("shards", bad), CROPS)
+    about: dict[str, Any] = {"batch_size": batch_size, "order": order, "num_workers": threads}
+    loader = make(data, on_error="drop", **about)
+    whole = make(images(), **about)
+    for _ in range(2):
+        wanted = []
+        for batch in whole:
+            good = [at for at, number in enumerate(batch[2].tolist()) if number not in bad]
+            if good:
+                wanted.append([*(part[good] for part in batch[:3]), [batch[3][at] for at in good]])
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found, states = [], [loader.state_dict()]
+            for batch in loader:
+                found.append(batch)
+                states.append(loader.state_dict())
+        assert same(found, wanted)
+        assert loader.stats().bad_samples == len(bad)
+        assert loader.stats().samples == SAMPLES - len(bad)
+        assert len(besides_fallback(said)) == bool(bad)
+        resumed = make(data, on_error="drop", **about)
+        resumed.load_state_dict(states[min(stop, len(found))])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rest = list(resumed)
+        if stop < len(found):
+            assert same(rest, wanted[stop:])
+
+
+def mixture(data: Any) -> Mixture:
+    halves = [Subset(data, range(at, SAMPLES, 2)) for at in range(2)]
+    return Mixture({"a": (halves[0], 0.7), "b": (halves[1], 0.3)}, group=4, samples=60)
+
+
+PLANS: list[Any] = [
+    lambda data: (data, {"batch_sampler": TokenBudgetBatches(data, np.arange(SAMPLES) % 3 + 1, 6)}),
+    lambda data: (data, {"batch_sampler": AspectRatioBatches(data, 4, ratios=[0.8, 1.2])}),
+    lambda data: (data, {"batch_size": 4, "sampler": RepeatSampler(np.full(SAMPLES, 1.5))}),
+    lambda data: (data, {"batch_size": 4, "sampler": range(SAMPLES)[::-1]}),
+    lambda data: (mixture(data), {"batch_size": 4}),
+]
+
+
+@pytest.mark.parametrize("planned", PLANS)
+def test_planned_batches_lose_their_bad_samples(planned: Any) -> None:
+    bad = set(range(3, 25))  # with this many, whole batches are bad
+    broken = ImageDataset(damaged("shards", bad), CROPS)
+    keys = {broken.row(number).key for number in bad}
+
+    def loader(data: Any, on_error: str) -> DataLoader[Any]:
+        dataset, options = planned(data)
+        fields = ("key", "image")
+        return DataLoader(dataset, fields=fields, seed=1, on_error=on_error, **options)
+
+    wanted = []
+    for batch in loader(images(), "raise"):
+        good = [at for at, key in enumerate(batch["key"]) if key not in keys]
+        if good:
+            part = {"key": [batch["key"][at] for at in good], "image": batch["image"][good]}
+            wanted.append(part)
+    dropping, found, states = loader(broken, "drop"), [], []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for batch in dropping:
+            found.append(batch)
+            states += [dropping.state_dict()] if dropping.can_resume else []
+    assert same(found, wanted)
+    if states:
+        resumed = loader(broken, "drop")
+        resumed.load_state_dict(states[2])
+        with pytest.warns(UserWarning, match="left out"):
+            assert same(list(resumed), wanted[3:])
+
+
+REFUSED = [
+    ({"on_error": "drop", "shard": (0, 2)}, "2 ranks"),
+    ({"on_error": "drop", "sampler": DistributedSampler(range(SAMPLES), 2, 0)}, "2 ranks"),
+    ({"on_error": "drop", "drop_last": True}, "drop_last=True"),
+    ({"on_error": "drop", "batch_sampler": BatchSampler(range(SAMPLES), 4, True)}, "drop_last"),
+    ({"on_error": "replace"}, "sequential"),
+    ({"on_error": "replace", "seed": 1, "shard": (0, 2)}, "sequential"),
+    ({"on_error": "replace", "sampler": SequentialSampler(range(SAMPLES))}, "sequential"),
+    ({"on_error": "replace", "sampler": DistributedSampler(range(SAMPLES), 1, 0, False)}, "seq"),
+]
+
+
+@pytest.mark.parametrize(("options", "why"), REFUSED)
+def test_no_sample_counts_twice_and_no_rank_gets_less(options: Any, why: str) -> None:
+    batches = options.get("batch_sampler")
+    with pytest.raises(UsageError, match=why) as caught:
+        DataLoader(images(), 1 if batches else 4, **options)
+    assert 'on_error="' in caught.value.hint  # another one
+
+
+@pytest.mark.parametrize(
+    "options", [{"order": "sequential"}, {"shuffle": True}, {"sampler": range(SAMPLES)}]
+)
+def test_replace_is_for_orders_that_shuffle_or_are_named(options: Any) -> None:
+    assert len(list(DataLoader(images(), 30, on_error="replace", **options))) == 2
+
+
 @threads
 def test_substitutes_for_a_sampler_are_samples_that_it_has_drawn(threads: int) -> None:
     """Others may belong to another split."""
     bad = set(range(30, 39))
     data = ImageDataset(damaged("shards", bad), CROPS)
-    options: dict[str, Any] = {"batch_size": 3, "on_error": "skip", "num_workers": threads}
+    options: dict[str, Any] = {"batch_size": 3, "on_error": "replace", "num_workers": threads}
     for numbers in (range(30, 50), range(30, 40)):
         loader = make(data, sampler=numbers, **options)
         with pytest.warns(UserWarning, match="9 samples could not be decoded"):
@@ -239,7 +365,7 @@ def test_substitutes_for_a_sampler_are_samples_that_it_has_drawn(threads: int) -
 @threads
 def test_all_samples_are_bad(threads: int) -> None:
     data = ImageDataset(damaged("shards", set(range(SAMPLES))), CROPS)
-    loader = make(data, on_error="skip", num_workers=threads)
+    loader = make(data, on_error="replace", shuffle=True, num_workers=threads)
     for _ in range(2):
         with pytest.raises(SampleError, match="no sample is left") as info:
             list(loader)
@@ -282,9 +408,10 @@ def test_a_file_that_is_not_as_it_was(how: str, container: str, threads: int) ->
         else:
             assert batch[2].tolist() == list(range(8 * number, min(8 * number + 8, SAMPLES)))
     if lost and len(lost) < SAMPLES:
-        with pytest.warns(UserWarning, match="replaced by others"):
-            skipped = list(make(data, num_workers=threads, on_error="skip"))
-        assert not lost & {index for batch in skipped for index in batch[2].tolist()}
+        with pytest.warns(UserWarning, match="left out"):
+            rest = list(make(data, num_workers=threads, on_error="drop"))
+        good = [number for number in range(SAMPLES) if number not in lost]
+        assert [index for batch in rest for index in batch[2].tolist()] == good
 
 
 def packed_images(files: list[bytes], **options: Any) -> ImageDataset:
@@ -335,7 +462,7 @@ def declined_images() -> list[bytes]:
     ]
 
 
-@pytest.mark.parametrize(("on_error", "threads"), [("raise", 0), ("skip", 2), ("zero", 1)])
+@pytest.mark.parametrize(("on_error", "threads"), [("raise", 0), ("drop", 2), ("zero", 1)])
 @pytest.mark.parametrize("kind", ["of the core's", "of Pillow's"])
 def test_nothing_whose_checksum_fails_is_used(kind: str, on_error: str, threads: int) -> None:
     """Neither by the core nor by Pillow, which would both decode these bytes without a word."""
@@ -361,9 +488,9 @@ def test_nothing_whose_checksum_fails_is_used(kind: str, on_error: str, threads:
         return
     with pytest.warns(UserWarning, match=r"1 sample .*\n.*class/03"):
         batches = list(loader)
-    assert loader.stats().skipped == 1
-    if on_error == "skip":
-        check_substitutes([i for batch in batches for i in batch[2].tolist()], [0, 1, 2, 3], {3})
+    assert loader.stats().bad_samples == 1
+    if on_error == "drop":
+        assert [batch[2].tolist() for batch in batches] == [[0, 1], [2]]
         return
     pixels, *_, valid = batches[1]
     assert valid.tolist() == [True, False]
@@ -383,9 +510,8 @@ def test_a_damaged_scan_that_pillow_cannot_decode(threads: int) -> None:
         assert part in found[1].what
     assert "fastdata verify" in found[1].hint
     with pytest.warns(UserWarning, match=r"1 sample .*\n.*class/04"):
-        batches = list(DataLoader(data, 3, num_workers=threads, on_error="skip", **WITH_INDEX))
-    found = [index for batch in batches for index in batch[2].tolist()]
-    check_substitutes(found, list(range(6)), {4})
+        batches = list(DataLoader(data, 3, num_workers=threads, on_error="drop", **WITH_INDEX))
+    assert [batch[2].tolist() for batch in batches] == [[0, 1, 2], [3, 5]]
 
 
 @threads
@@ -454,9 +580,9 @@ def test_a_damaged_row_of_the_index_is_like_a_damaged_sample(threads: int, part:
     with pytest.raises(CorruptionError, match=f"_index.rows: the index is damaged at row {number}"):
         list(make(data, num_workers=threads))
     with pytest.warns(UserWarning, match=rf"1 sample .*\n.*damaged at row {number}"):
-        batches = list(make(data, num_workers=threads, on_error="skip"))
+        batches = list(make(data, num_workers=threads, on_error="drop"))
     found = [index for batch in batches for index in batch[2].tolist()]
-    assert set(found) == set(range(len(rows))) - {number}
+    assert found == [row for row in range(len(rows)) if row != number]
     zero = DataLoader(data, 8, num_workers=threads, on_error="zero", fields=("image", "index"))
     with pytest.warns(UserWarning, match=rf"damaged at row {number}"):
         valid = torch.cat([batch["valid"] for batch in zero])

@@ -254,8 +254,13 @@ def test_wrong_states(state: Any, message: str) -> None:
 def test_a_state_needs_an_order_of_ours_and_the_native_path() -> None:
     """Lightning asks any loader for it at every checkpoint, so having none is no error."""
     for options, data, why in (
-        ({"sampler": range(5)}, images(), "was given a sampler"),
-        ({"batch_sampler": [[1, 2]]}, images(), "was given a sampler"),
+        ({"sampler": range(5)}, images(), "was given a range"),
+        ({"batch_sampler": [[1, 2]]}, images(), "was given a list"),
+        (
+            {"sampler": DistributedSampler(images(), 1, 0)},
+            images(),
+            "was given a DistributedSampler(.|\n)*shard=.auto.",
+        ),
         ({}, [1, 2], "native path, which is not taken: list is not a dataset"),
     ):
         loader = DataLoader(data, **options)

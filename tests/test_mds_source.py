@@ -167,6 +167,19 @@ def test_damage_is_named(tmp_path: Path) -> None:
         about.replace('"int"', '"uint8"'),
         about.replace("shard.00000.mds", "../x.mds"),
         about.replace('"samples": 12', '"samples": -1'),
+        *(
+            about.replace('"int"', f'"ndarray:uint8:{shape}"')
+            for shape in (
+                "-1",
+                "2,0",
+                "-2,-4",
+                "1.5",
+                "x",
+                str(2**63),
+                f"{2**32},{2**32}",
+                "1" + ",1" * 99,
+            )
+        ),
         about.replace('"format": "mds"', '"format": "jsonl"'),
     ):
         index.write_text(changed)

@@ -235,7 +235,7 @@ def test_fields_are_those_in_common_or_asked_for() -> None:
     assert list(by_name) == ["key", "source"]
     with pytest.raises(UsageError, match="source 'b' have no 'key'"):
         Mixture(parts, fields=("key",)).fields  # noqa: B018
-    with pytest.raises(UsageError, match="there is no 'source'"):
+    with pytest.raises(UsageError, match="has no 'source'"):
         loader_of(images(SMALL), fields=("source",))
 
 
@@ -252,7 +252,7 @@ def test_a_bad_sample_is_named_and_replaced_by_the_mixtures_shares(tmp_path: Any
     data = Mixture(parts, {"good": 0, "bad": 1}, samples=40, fields=("image", "label", "source"))
     with pytest.raises(Exception, match=f"{bad}: sample 2"):
         list(loader_of(data, 4))
-    loader = loader_of(data, 4, on_error="skip")
+    loader = loader_of(data, 4, on_error="replace")
     with pytest.warns(UserWarning, match="10 samples could not be decoded"):
         batches = list(loader)
     assert {place for batch in batches for place in batch["source"].tolist()} == {1}
@@ -386,8 +386,18 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "fields": (lambda: mixed(fields=("caption",)).fields, "'a' have no 'caption'"),
     "unlike": (
-        lambda: loader_of(Mixture({"a": images(SMALL), "b": images(Resize((8, 8)))})),
+        lambda: loader_of(
+            Mixture({"a": images(SMALL), "b": images(Compose([SMALL, Normalize((0.5,), (0.2,))]))})
+        ),
         "sources 'a' and 'b' of the Mixture have different transforms",
+    ),
+    "sizes": (
+        lambda: loader_of(Mixture({"a": images(Resize((8, 9))), "b": images(Resize((7, 8)))})),
+        r"'a' and 'b' .* 8 x 9 \(H x W\) and 7 x 8 \(H x W\)",
+    ),
+    "a loader's fields": (
+        lambda: loader_of(Mixture({"a": images(), "b": images()}), fields=("caption",)),
+        "source 'a' has no 'caption'",
     ),
 }
 

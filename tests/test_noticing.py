@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
+import re
+import shlex
 import subprocess
 import sys
 import warnings
@@ -13,12 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from loader_data import tree
 from PIL import Image
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 from torchvision_stub import import_torchvision
 
+import fastdata
 from fastdata import DataLoader
+from fastdata.cli import cli
 from fastdata.errors import SlowPathWarning, UsageError
 
 # Python from 3.12 on warns of every fork in a process with threads; torch of few CPUs.
@@ -109,8 +115,6 @@ def test_what_is_advised_runs_natively() -> None:
     import_torchvision()
     import torchvision
 
-    import fastdata
-
     (words,) = told(Globbed())
     code = words[words.index("fastdata.ImageDataset(") : words.index(", or pack them")]
     code = code.replace("...", "fastdata.transforms.Resize((24, 24))")
@@ -180,8 +184,6 @@ def test_images_with_masks_are_told_of(name: str) -> None:
 def test_the_line_for_tables_and_arrays_runs_natively(kind: str) -> None:
     import_torchvision()
     import torchvision
-
-    import fastdata
 
     pixels = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), np.uint8)
     dataset: Any = Given([])
@@ -260,6 +262,46 @@ def test_timms_own_dataset_is_told_of() -> None:
     native = create_dataset("torch/image_folder", root=str(tree()))
     create_loader(native, (3, 24, 24), 4, use_prefetcher=False)
     assert DataLoader(native, 4, require_native=True)
+
+
+def test_a_webdataset_is_indexed_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    paths = sorted(tree().glob("*/*.jpg"))[:6]
+    for shard in range(2):
+        with webdataset.TarWriter(str(tmp_path / f"some-{shard}.tar")) as writer:
+            for path in paths[shard * 3 :][:3]:
+                label = int(path.parent.name[-1])
+                writer.write({"__key__": path.stem, "jpg": path.read_bytes(), "cls": label})
+    place = str(tmp_path / "some-{0..1}.tar")
+    samples = webdataset.WebDataset(place, shardshuffle=False).decode("pil").to_tuple("jpg", "cls")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # it leaves shards open
+        (words,) = told(samples.map_tuple(to_tensor), passes=1)
+        want = [label for _, label in samples]
+        gc.collect()
+    code = re.search(r"fastdata\.ImageDataset\(.*?\)", words)
+    command = re.search(r"fastdata (index .*? --out) INDEX", words)
+    assert code is not None and command is not None, words
+    done = CliRunner().invoke(cli, [*shlex.split(command[1]), str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / "cache"))
+    written = code[0].replace("transform=..., fields=...", "fastdata.transforms.Resize((24, 24))")
+    with pytest.warns(UserWarning, match="indexed now"):
+        dataset = eval(written, {"fastdata": fastdata})
+    assert [label for _, label in dataset] == want
+    assert DataLoader(dataset, require_native=True)
+
+
+def test_each_remedy_for_other_libraries_names_a_line_that_exists() -> None:
+    for kind in ("petastorm.reader.Reader", "streaming.base.StreamingDataset", "ffcv.loader.Loader",
+                 "timm.data.readers.reader_wds.ReaderWds", "webdataset.compat.WebDataset",
+                 "torchvision.datasets.coco.CocoCaptions"):  # fmt: skip
+        module, name = kind.rsplit(".", 1)
+        dataset = type(name, (Globbed,), {"__module__": module})()
+        (words,) = told(dataset, passes=1)
+        assert "fastdata.ImageDataset(" in words and "{" not in words
+        for command in re.findall(r"fastdata (\w+) ", words):
+            assert command in cli.commands
 
 
 def test_hugging_faces_dataset_with_a_transform_is_told_of(hugging_face: Any) -> None:

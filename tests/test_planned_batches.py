@@ -301,6 +301,9 @@ def test_lengths_of_fields_and_functions() -> None:
 
     plain = images(None)
     areas = [math.prod(plain.open_image(row).size) for row in range(SAMPLES)]
+    seconds = np.linspace(0.2, 9.7, SAMPLES)
+    rounded = TokenBudgetBatches(dataset, seconds, 10).plan
+    assert rounded.lengths.tolist() == [*map(math.ceil, seconds)]  # type: ignore[attr-defined]
     found = TokenBudgetBatches(dataset, area, 40_000).plan
     assert found.lengths.tolist() == areas  # type: ignore[attr-defined]
     labels = TokenBudgetBatches(Subset(dataset, range(SAMPLES - 1, 20, -1)), "label", 9).plan
@@ -334,7 +337,8 @@ def test_what_cannot_be_done_is_an_error() -> None:
     for length, message in [
         (np.zeros(SAMPLES, np.int64), "sample 0 has a length of 0"),
         (np.ones(3, np.int64), r"length has the shape \(3,\)"),
-        (np.ones(SAMPLES), "type float64"),
+        (np.full(SAMPLES, np.nan), "sample 0 has a length of nan"),
+        (["1"] * SAMPLES, "type <U1"),
         ("nothing", "no column field 'nothing'"),
     ]:
         with pytest.raises(UsageError, match=message):
@@ -354,7 +358,7 @@ def test_what_cannot_be_done_is_an_error() -> None:
         loader(images(BySize(lambda size: 3)))  # type: ignore[arg-type, return-value]
     budget = TokenBudgetBatches(dataset, np.ones(SAMPLES, np.int64), 4)
     with pytest.raises(UsageError, match="may exceed the budget"):
-        DataLoader(images(), batch_sampler=budget, on_error="skip")
+        DataLoader(images(), batch_sampler=budget, on_error="replace")
     one = loader()
     other = DataLoader(images(), batch_sampler=budget)
     with pytest.raises(UsageError, match="of another mixture or sampler"):

@@ -84,8 +84,8 @@ class Odd(CenterCrop):
 @pytest.mark.parametrize(
     ("transform", "words"),
     [
-        (None, "RandomResizedCrop"),
-        (Resize(256), "Resize(256) and cannot make a batch"),
+        (None, "CenterCrop"),
+        (Resize(256), "after Resize(256) and cannot make a batch"),
         ([], "different sizes"),
         (RandomHorizontalFlip(), "different sizes and"),
         (blur, "blur comes before the images have one size"),
@@ -131,12 +131,12 @@ def test_steps_that_are_not_known_are_told_from_those_that_only_follow_them() ->
 
 def test_too_small_an_image_is_named() -> None:
     program = program_of(RandomCrop(20))
-    with pytest.raises(UsageError, match="The image has 30 x 19 pixels") as caught:
+    with pytest.raises(UsageError, match="The image has 19 x 30 ") as caught:
         RandomCrop(20)(noise(30, 19))
     assert "pad_if_needed" in caught.value.hint
     # In a batch it does not disturb the others.
     drawn = program.draw([20, 30, 40], [20, 19, 40], keys_of(3))
-    assert program.too_small(drawn) == {1: "30 x 19 pixels, less than RandomCrop's 20 x 20"}
+    assert program.too_small(drawn) == {1: "19 x 30 (H x W) pixels, less than RandomCrop's 20 x 20"}
     alone = program.draw([40], [40], keys_of(3)[2:])
     assert program.too_small(alone) == {} and np.array_equal(drawn["box"][2:], alone["box"])
 

@@ -12,6 +12,7 @@ from botocore.exceptions import NoCredentialsError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from object_stores import Bucket
+from sources import jpeg, require_said, run
 from tiers import slow
 
 from fastdata.errors import RemoteError, UsageError
@@ -78,6 +79,19 @@ def test_an_upload_survives(bucket: Bucket, local: Path, fault: str) -> None:
         upload(local, url, storage_options=slow.storage_options)
         assert any(exchange.fault for exchange in proxy.exchanges)
     assert read_bytes(url, bucket.storage_options) == local.read_bytes()
+
+
+def test_keys_with_an_empty_part(bucket: Bucket, tmp_path: Path) -> None:
+    """Drivers confuse them; in the URL, and in what is listed, they are refused by name."""
+    fs, top = open_filesystem(bucket.url, bucket.storage_options)
+    for key in ("x//a/1.jpg", "x/b/2.jpg", "marked/", "marked/a/1.jpg"):
+        fs.pipe_file(f"{top}/{key}", jpeg() if key.endswith("jpg") else b"")
+    for url in (f"{bucket.url}//x", f"{bucket.url}/x//a", f"{bucket.url}/x"):
+        out = ("--out", tmp_path / "out")
+        for words in (["index", url, *out], ["convert", "imagefolder", "--root", url, *out]):
+            require_said(run(*words, *bucket.arguments), 2, "an empty part")
+    words = ["index", f"{bucket.url}/marked", "--out", tmp_path / "out"]
+    require_said(run(*words, *bucket.arguments), 0)
 
 
 def test_short_writes(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

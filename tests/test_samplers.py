@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -9,15 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loader_data import SAMPLES, images
+from loader_data import SAMPLES, images, tree
 from scipy import stats
 from test_concat import SMALL
 from torch.utils.data import BatchSampler, Subset, TensorDataset, WeightedRandomSampler
+from torchvision_stub import import_torchvision
 
-from fastdata import DataLoader
+from fastdata import DataLoader, DeviceLoader, ImageDataset, Mixture
 from fastdata.errors import UsageError
 from fastdata.plan import sampling
-from fastdata.samplers import BalancedSampler, MPerClassSampler, RepeatSampler, WeightedSampler
+from fastdata.samplers import (
+    AspectRatioBatches,
+    BalancedSampler,
+    MPerClassSampler,
+    RepeatSampler,
+    TokenBudgetBatches,
+    WeightedSampler,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
 
@@ -238,3 +248,77 @@ def test_what_is_wrong_is_named(name: str) -> None:
 def test_a_sampler_excludes_shuffle_as_in_torch() -> None:
     with pytest.raises(ValueError, match="mutually exclusive with shuffle"):
         DataLoader(images(SMALL), shuffle=True, sampler=BalancedSampler(LABELS))
+
+
+def mixture() -> Mixture:
+    sources = {"a": (images(SMALL), 3), "b": (images(SMALL), 1)}
+    return Mixture(sources, samples=20, seed=5)
+
+
+def budgets() -> TokenBudgetBatches:
+    return TokenBudgetBatches(images(SMALL), np.full(SAMPLES, 7), 20, seed=4)
+
+
+RESUMABLE: dict[str, Callable[[], Any]] = {
+    "random": lambda: DataLoader(images(SMALL), 4, shuffle=True),
+    "sampler": lambda: loader_of(SAMPLERS["weighted"]()),
+    "mixture": lambda: DataLoader(mixture(), 4),
+    "planned": lambda: DataLoader(images(SMALL), batch_sampler=budgets()),
+    "planner alone": budgets,
+    "sampler alone": SAMPLERS["balanced"],
+    "device": lambda: DeviceLoader(DataLoader(images(SMALL), 4, shuffle=True), "cpu"),
+}
+ABSURD: list[Any] = [
+    *(-1, -(2**63), 2**62, 2**64, 10**30, math.nan, math.inf, 1.5, "4", b"4", None, {}, (), []),
+    *([-1], [10**30] * 4, ["x"] * 4, [math.nan] * 4, torch.tensor([3.5, 1]), np.zeros(3)),
+]
+
+
+@pytest.mark.parametrize("name", RESUMABLE)
+def test_absurd_states_are_refused_and_the_loader_goes_on(name: str) -> None:
+    loader = RESUMABLE[name]()
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    want = len(list(batches))
+    others: list[Any] = [None, [], "x", 5, {"a": 1}, {1: 2}, [("position", 1)], {**state, "x": 1}]
+    others += [{one: state[one] for one in state if one != missing} for missing in state]
+    for key in state:
+        others += [{**state, key: value} for value in ABSURD]
+    refused = 0
+    for other in others:
+        try:
+            loader.load_state_dict(other)
+        except UsageError as error:
+            assert error.hint
+            refused += 1
+    # Any seed and number of an epoch may be one of a state.
+    assert refused >= len(others) - 2 * len(ABSURD)
+    if hasattr(loader, "skip_first_batches"):
+        for count in (-1, math.nan, "1", None):
+            with pytest.raises(UsageError):
+                loader.skip_first_batches(count)
+        loader.skip_first_batches(2**64)
+    loader.load_state_dict(state)
+    assert len(list(loader)) == want
+
+
+def test_they_print_what_they_are_and_can_be_inspected() -> None:
+    sampler, planned = SAMPLERS["of a class"](), budgets()
+    for thing, words in (
+        (SAMPLERS["weighted"](), ("WeightedSampler", "77", str(SAMPLES), "seed=3")),
+        (sampler, ("MPerClassSampler", "m=3", "batch_size=6")),
+        (mixture(), ("Mixture", "'a'", "75.0%", str(SAMPLES), "samples=20", "seed=5")),
+        (planned, ("TokenBudgetBatches", str(SAMPLES), "budget 20", "seed=4")),
+        (AspectRatioBatches(images(SMALL), 4, ratios=[1.0]), ("AspectRatioBatches", str(SAMPLES))),
+        (DataLoader(images(SMALL), 4, shard=(0, 2)).sampler, ("rank 0 of 2", "sequential")),
+    ):
+        assert all(word in repr(thing) for word in words), repr(thing)
+        assert len(repr(thing)) < 200
+    folder = ImageDataset(import_torchvision().datasets.ImageFolder(tree()), SMALL)
+    loader = DataLoader(folder, 4, seed=1)  # which Accelerate would take apart
+    for thing in (loader, DeviceLoader(loader, "cpu"), folder, images(SMALL), sampler, planned):
+        assert dict(inspect.getmembers(thing))
+    assert not hasattr(folder, "manifest")
+    with pytest.raises(UsageError):
+        _ = folder.manifest

@@ -149,6 +149,23 @@ def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
     assert {name: [rate, spread] for name, rate, spread in shown} == {
         name: measured[contender] for name, contender in _README_ROWS.items()
     }
+    grouped = figures.rows_of(_read("loaders"))
+    folder, lmdb, torch = (
+        grouped["", f"{name}", 2]
+        for name in ("fastdata-imagefolder", "fastdata-lmdb", "torch-uint8")
+    )
+    for page in (text, (_DOCS / "index.md").read_text("utf-8")):
+        for runs, opening in (
+            (folder, "loads {:,.0f} images"),
+            (torch, "loads {:,.0f} in the same"),
+        ):
+            assert opening.format(figures.median(runs, "images/s")) in page
+        for runs, opening in (
+            (folder, "\n{:.1f} times fewer"),
+            (lmdb, ": {:.1f} times torch's loader"),
+        ):
+            ratio = figures.ratios(runs, torch, figures.SPEED)
+            assert ratio is not None and opening.format(ratio.median) in page
     turns = {
         (name, threads): figures.median(runs, "images/s")
         for (_, name, threads), runs in figures.rows_of(_read("training")).items()

@@ -73,12 +73,26 @@ def accelerate() -> Any:
     return accelerate
 
 
-def test_accelerates_function_takes_batches_by_another_loader_and_warns(accelerate: Any) -> None:
-    native = loader(shard=(0, 1))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shard": (0, 1)},
+        {"seed": None},
+        {"seed": None, "shuffle": False},
+        {"order": "quasi-random"},
+    ],
+)
+def test_accelerates_function_takes_batches_by_another_loader_and_warns(
+    accelerate: Any, options: Any
+) -> None:
+    native = loader(**options)
+    list(native)  # which itself says nothing
     with pytest.warns(SlowPathWarning, match="skip_first_batches") as warned:
         list(accelerate.skip_first_batches(native, 2))
     assert len(warned) == 1
-    assert same(list(native.skip_first_batches(2)), list(loader(shard=(0, 1)))[2:])
+    if options == {"shard": (0, 1)}:
+        native.set_epoch(0)
+        assert same(list(native.skip_first_batches(2)), list(loader(shard=(0, 1)))[2:])
 
 
 @pytest.mark.parametrize(
@@ -87,7 +101,7 @@ def test_accelerates_function_takes_batches_by_another_loader_and_warns(accelera
         {"seed": 1},
         {"fields": ("image",)},
         {"batch_transform": lambda batch: batch},
-        {"on_error": "skip"},
+        {"on_error": "replace"},
     ],
 )
 def test_what_torchs_loader_would_drop_is_no_loss_in_silence(accelerate: Any, lost: Any) -> None:
@@ -99,7 +113,7 @@ def test_what_torchs_loader_would_drop_is_no_loss_in_silence(accelerate: Any, lo
 def test_preparing_a_loader_that_does_not_shard_is_told_of_once(accelerate: Any) -> None:
     native = loader(fields=None, batch_transform=None, seed=None)
     with pytest.warns(SlowPathWarning, match='Give the DataLoader shard="auto"') as told:
-        accelerate.Accelerator(cpu=True).prepare(native)
+        list(accelerate.Accelerator(cpu=True).prepare(native))
     assert len(told) == 1
     with pytest.raises(UsageError, match="require_native=True, but Accelerate"):
         accelerate.Accelerator(cpu=True).prepare(

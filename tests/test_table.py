@@ -7,10 +7,13 @@ import datetime
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,9 +23,11 @@ from fastdata.converters import TableImages
 from fastdata.converters.table import read_table
 from sources import convert, make_tree, require_said, run
 from tiers import first_of
+from web_server import WebServer
 
 from fastdata import ImageDataset
 from fastdata.errors import FastdataError, SourceError, UsageError
+from fastdata.maintenance.seek_points import add_seek_points
 from fastdata.storage.packed import PackedSource
 
 
@@ -113,6 +118,8 @@ def test_types(root: Path, tmp_path: Path) -> None:
         ([2, 0, 2], ["0", "1", "2"], [2, 0, 2]),
         (pa.array(["b", "a", "b"]).dictionary_encode(), ["a", "b"], [1, 0, 1]),
         (pa.array([1, 0, 1], pa.uint8()), ["0", "1"], [1, 0, 1]),
+        ([1.0, 0.0, 1.0], ["0", "1"], [1, 0, 1]),
+        ([True, False, True], ["False", "True"], [1, 0, 1]),
     ],
 )
 def test_labels(root: Path, labels: Any, classes: list[str], expected: list[int]) -> None:
@@ -121,7 +128,9 @@ def test_labels(root: Path, labels: Any, classes: list[str], expected: list[int]
     assert [record.label for record in source.records()] == expected
 
 
-@pytest.mark.parametrize("labels", [["b", None, "a"], ["b", "", "a"], [1, None, 0]])
+@pytest.mark.parametrize(
+    "labels", [["b", None, "a"], ["b", "", "a"], [1, None, 0], [1.0, np.nan, 0.0]]
+)
 def test_labels_that_are_missing(root: Path, labels: list[Any], tmp_path: Path) -> None:
     source = opened(root, {"label": labels})
     assert bad_of(source) == {"b": "its label is null or empty"}
@@ -131,7 +140,7 @@ def test_labels_that_are_missing(root: Path, labels: list[Any], tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "labels", [[0.0, 1.0, 2.5], [-1, 0, 1], [True, False, True], [[1], [2], [3]], [1 << 30, 0, 1]]
+    "labels", [[0.0, 1.0, 2.5], [-1, 0, 1], [np.inf, 0.0, 1.0], [[1], [2], [3]], [1 << 30, 0, 1]]
 )
 def test_labels_that_are_none(root: Path, labels: list[Any]) -> None:
     with pytest.raises(UsageError, match="its column label has labels that are neither names"):
@@ -152,10 +161,42 @@ def test_keys(root: Path) -> None:
     assert list(bad) == ["_row-0", "_row-1", "_row-2"]
 
 
+@pytest.mark.parametrize("container", ["lmdb", "shards", "parquet", "folder"])
+def test_rows_of_one_image_are_one_sample(root: Path, container: str, tmp_path: Path) -> None:
+    """As pandas groups them; each image is stored once."""
+    rows = {
+        "image": ["b.jpg", "a.jpg", "./b.jpg", "c.jpg", "b.jpg"],
+        "caption": ["one", "007", "", "12:30", "one"],
+        "box": [[1, 2, 3, 4.5], [0, 0, 5, 6], [5, 6, 7, 8], [1, 1, 2, 2], [2, 2, 3, 3]],
+        "width": [48] * 5,
+        "label": ["y", "x", "y", "x", "y"],
+    }
+    table = pd.DataFrame(rows)
+    table.to_parquet(root / "t.parquet")
+    given = ("--root", root / "t.parquet", "--format", "box=xyxy", "--to", container)
+    result = convert("table", *given, "--no-shuffle", "--out", tmp_path / "out")
+    require_said(result, 0, "5 rows are 3 images, with lists of caption, box")
+    table["image"] = table["image"].str.removeprefix("./")
+    expected = table.groupby("image", sort=False).agg(list)
+    dataset = ImageDataset(tmp_path / "out", fields=("image", "label", "caption", "box", "width"))
+    found = [dataset[row] for row in range(len(dataset))]
+    assert [one["caption"] for one in found] == expected["caption"].to_list()
+    for one, boxes in zip(found, expected["box"], strict=True):
+        np.testing.assert_array_equal(np.array(one["box"]), np.stack(boxes))
+    assert [one["width"] for one in found] == [48] * 3
+    assert [one["label"] for one in found] == [1, 0, 0]
+    assert [dataset.row(row).key for row in range(3)] == ["b", "a", "c"]
+    sizes = [len((root / f"{key}.jpg").read_bytes()) for key in "bac"]
+    assert PackedSource(tmp_path / "out").manifest.blob_bytes == sum(sizes)
+
+
 def test_keys_twice(root: Path, tmp_path: Path) -> None:
-    table = written(root, "t.csv", [{"path": "a.jpg", "txt": text} for text in "xy"])
-    result = convert("table", "--root", table, "--out", tmp_path / "out")
-    require_said(result, 1, "two images have the key a", "--key-column")
+    rows = [{"path": f"{key}.jpg", "id": "x"} for key in "ab"]
+    given = ("--root", written(root, "t.csv", rows), "--out", tmp_path / "out")
+    require_said(convert("table", *given, "--key-column", "id"), 1, "two images have the key x")
+    twice = {"path": ["a.jpg"] * 2, "label": [0, 1]}
+    with pytest.raises(SourceError, match=r"a\.jpg, differ in label"):
+        TableImages(pa.table(twice), root)
     rows = [{"path": "a.jpg", "txt": text, "id": f"0{text}"} for text in "12"]
     table = written(root, "ids.csv", rows)
     given = ("--root", table, "--key-column", "id", "--to", "shards", "--out", tmp_path / "out")
@@ -193,6 +234,90 @@ def test_paths(root: Path, tmp_path: Path) -> None:
     packed = packed_without_bad(source, tmp_path / "out", shuffle=False)
     assert packed.manifest.samples == 3
     assert dict(packed_fields(tmp_path / "out"))["n"] == [0, 1, 2]
+
+
+def test_absolute_paths(root: Path, tmp_path: Path) -> None:
+    """In folders that have nothing in common with the table's; below a root, or behind a link."""
+    write_images(tmp_path / "more", ["d/e.jpg"])
+    (tmp_path / "link").symlink_to(root)
+    (tmp_path / "lists").mkdir()
+    rows = [{"path": f"{root}/a.jpg"}, {"path": f"{tmp_path}/more/d/e.jpg"}]
+    table = written(tmp_path / "lists", "t.csv", rows)
+    for options, above in (((), ""), (("--images", "/"), f"{str(tmp_path)[1:]}/")):
+        given = ("--root", table, *options, "--force", "--out", tmp_path / "out")
+        require_said(convert("table", *given), 0)
+        keys = [f"{above}in/a", f"{above}more/d/e"]
+        assert [ImageDataset(tmp_path / "out").row(row).key for row in range(2)] == keys
+    mixed = written(root, "t.csv", [{"path": "b.jpg"}, *rows])
+    assert [record.key for record in TableImages(mixed).records()] == ["in/b", "in/a", "more/d/e"]
+    linked = pa.table({"path": [f"{tmp_path}/link/a.jpg", f"{root}/b.jpg", "c.jpg"]})
+    assert [one.key for one in TableImages(linked, tmp_path / "link").records()] == ["a", "b", "c"]
+    assert not bad_of(TableImages(linked, tmp_path / "link"))
+    assert [one.key for one in TableImages(linked.slice(1, 1)).records()] == ["b"]
+
+
+def test_a_failed_attempt_is_not_in_the_way(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "lists").mkdir()
+    rows = [{"path": "a.jpg", "kind": "x"}, {"path": "b.jpg", "kind": "y"}]
+    given = ("--root", written(tmp_path / "lists", "t.csv", rows), "--out", tmp_path / "out")
+    require_said(convert("table", *given), 1, "--images names another folder")
+    given = (*given, "--images", root)
+    some = ("--label-column", "kind", "--classes", "x")
+    require_said(convert("table", *given, *some), 1, "its kind 'y' is not among the classes")
+    require_said(convert("table", *given, "--encoding", "jpeg"), 0)
+
+
+def pandas_csv(root: Path, **options: Any) -> Path:
+    rows = {"path": ["a.jpg", "b.jpg"], "when": ["12:30", "2020-01-01"], "code": ["007", "010"]}
+    rows |= {"id": [str(2**63), "12345678901234567890"], "long": ["12345678901234567890123", "1"]}
+    more = {"n": [1, 2], "x": [0.5, None], "yes": [True, False], "no": [None, None]}
+    pd.DataFrame(rows | more).to_csv(root / "t.csv", **options)
+    return root / "t.csv"
+
+
+@pytest.mark.parametrize("sep", [",", ";", "\t", ", "])
+def test_csv_of_pandas(root: Path, sep: str, tmp_path: Path) -> None:
+    """Its index is left out; text stays text; numbers keep all digits."""
+    table = pandas_csv(root, sep=sep[0])
+    if sep == ", ":
+        table.write_text(table.read_text().replace(",", ", ") + '1, c.jpg, "a, b", 7,7,7,7,7,,\n')
+    pd.read_csv(table, sep=sep, engine="python").to_csv(root / "again.csv")
+    result = convert("table", "--root", table, "--out", tmp_path / "out")
+    require_said(result, 0, "left out: the column without a name")
+    twice = TableImages(root / "again.csv")
+    assert "left out: the column without a name, Unnamed: 0" in twice.columns_taken
+    source = TableImages(table)
+    kinds = {field.name: field.type for field in source.fields}
+    text = pa.string()
+    assert kinds == {"when": text, "code": text, "id": pa.uint64(), "long": text, "n": pa.int64(),
+                     "x": pa.float64(), "yes": pa.bool_(), "no": pa.null()}  # fmt: skip
+    first, second, *others = (record.fields for record in source.records())
+    assert first == ("12:30", "007", 2**63, "12345678901234567890123", 1, 0.5, True, None)
+    assert second == ("2020-01-01", "010", 12345678901234567890, "1", 2, None, False, None)
+    assert [one[0] for one in others] == ["a, b"] * len(others)
+    pd.DataFrame({"path": ["a.jpg", "b.jpg"]}, index=[5, 7]).to_parquet(root / "t.parquet")
+    assert not TableImages(root / "t.parquet").fields
+
+
+@pytest.mark.parametrize(
+    ("encoding", "name"),
+    [
+        ("latin-1", "Latin-1"),
+        ("cp1252", "Windows-1252"),
+        ("utf-16", "UTF-16"),
+        ("utf-16-le", "UTF-16"),
+    ],
+)
+def test_other_encodings_are_named(root: Path, encoding: str, name: str) -> None:
+    """With the line, and a command that converts it."""
+    (root / "t.csv").write_bytes("path,txt\na.jpg,x\nb.jpg,Müße\n".encode(encoding))
+    with pytest.raises(SourceError, match=name) as caught:
+        TableImages(root / "t.csv")
+    assert ("line 3" in str(caught.value)) == ("16" not in name)
+    command = caught.value.hint.removeprefix("Convert it: ")
+    subprocess.run(command, shell=True, check=True, cwd=root)
+    records = list(TableImages(root / "t-utf8.csv").records())
+    assert [one.fields for one in records] == [("x",), ("Müße",)]
 
 
 def test_further_files(root: Path, tmp_path: Path) -> None:
@@ -264,6 +389,40 @@ def test_tables_of_no_use(root: Path, tmp_path: Path) -> None:
         require_said(result, 1, "no images found")
     result = convert("table", "--root", written(root, "n.csv", [{"path": "a.jpg", "1/x": 1}]))
     require_said(result, 2, "'1/x' cannot be a field's name", "leave it out")
+
+
+def test_plan_by_a_column(root: Path, tmp_path: Path) -> None:
+    rows = {"path": ["a.jpg", "b.jpg"], "age": [34.5, 1.0], "gap": [2.0, None], "name": ["x", "y"]}
+    pd.DataFrame(rows).to_csv(root / "t.csv", index=False)
+    require_said(convert("table", "--root", root / "t.csv", "--out", tmp_path / "out"), 0)
+    by = ("plan", tmp_path / "out", "--budget", 40, "--length")
+    assert "1 step on 1 rank, 2 rows" in run(*by, "age").stdout
+    require_said(run(*by, "gap"), 2, "sample 1 has a length of nan")
+    refused = run(*by, "name")
+    require_said(refused, 2, "which has no lengths")
+    assert "lambda" not in refused.stderr
+
+
+NAMES = {"a b": "x", "_id": 7, "123": 0.5, "キャプション": "猫", "%20?#[*]": "w", ".d": 1, "_1": 2}
+
+
+@pytest.mark.parametrize("container", ["lmdb", "shards", "parquet"])
+def test_names_of_fields(root: Path, container: str, tmp_path: Path) -> None:
+    """From CSV and Parquet, on the disk, behind a URL, and for other tools."""
+    rows = [{"path": f"{stem}.jpg", **NAMES} for stem in "abc"]
+    fields = ("image", *NAMES)
+    for name in ("t.csv", "t.parquet"):
+        arguments = ("--root", written(root, name, rows), "--out", tmp_path / name)
+        require_said(convert("table", *arguments, "--to", container), 0)
+        assert add_seek_points(tmp_path / name, workers=1).samples == 3
+    with WebServer(tmp_path) as server:
+        for place in (tmp_path / "t.csv", tmp_path / "t.parquet", f"{server.url}/t.csv"):
+            assert ImageDataset(place, fields=fields)[1].items() >= NAMES.items()
+    if container == "parquet":
+        table = pq.read_table(tmp_path / "t.csv").select([*NAMES])
+        assert table.to_pylist() == [NAMES] * 3
+        require_said(convert("parquet", "--root", tmp_path / "t.csv", "--out", tmp_path / "o"), 0)
+        assert ImageDataset(tmp_path / "o", fields=fields)[1].items() >= NAMES.items()
 
 
 @pytest.mark.parametrize(

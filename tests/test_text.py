@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import fastdata
-from fastdata.text import aligned
+from fastdata.text import aligned, human_size
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -37,3 +37,7 @@ def test_columns_begin_or_end_together_and_nothing_is_cut() -> None:
         "a" * 200 + "    12,345",
         "写真" + " " * 196 + "         7  wide",  # two columns a character
     ]
+
+
+def test_sizes_are_height_first() -> None:
+    assert human_size(320, 256) == "256 x 320 (H x W)" and human_size(8, 8) == "8 x 8"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import tarfile
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from fastdata.converters import Encoding, ImageFolder, Source, WebDataset, pack
 from PIL import Image
@@ -350,3 +352,41 @@ def test_one_shard_as_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     result = convert("webdataset", "--root", "birds.tar")
     assert result.exit_code == 0, result.output
     assert ImageDataset("birds-lmdb").read([0]) == [jpeg()]
+
+
+@pytest.mark.parametrize("container", ["archives", "lmdb"])
+def test_the_work_for_a_sample_is_linear_in_its_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, container: str
+) -> None:
+    """Count calls, and fields of the schemas that Arrow parses."""
+    work = 0
+
+    def called(*_: object) -> None:
+        nonlocal work
+        work += 1
+
+    for name in ("open_file", "open_stream"):
+        opened = getattr(pa.ipc, name)
+
+        def counted(*args: Any, opened: Any = opened, **options: Any) -> Any:
+            nonlocal work
+            reader = opened(*args, **options)
+            work += 20 * len(reader.schema)
+            return reader
+
+        monkeypatch.setattr(pa.ipc, name, counted)
+    counts = []
+    for members in (50, 50, 200):  # the first run imports
+        blobs = ((f"a.{n}.bin", b"blob") for n in range(members))
+        root = tmp_path / f"{len(counts)}"
+        root.mkdir()
+        source, work = WebDataset(shard(root, ("a.jpg", jpeg(0)), *blobs)), 0
+        sys.setprofile(called)
+        try:
+            packed = pack(source, tmp_path / f"out-{len(counts)}", container=container, workers=1)
+        finally:
+            sys.setprofile(None)
+        counts.append(work)
+    assert counts[2] < 5 * counts[1]
+    names = ("image", "0.bin", "199.bin")
+    assert ImageDataset(packed.path, fields=names)[0]["199.bin"] == b"blob"

@@ -7,14 +7,15 @@ torchvision, which has no build for PyTorch without CUDA. Standard library, nump
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-SUFFIXES = (".jpg", ".jpeg")
+#: torchvision's ``IMG_EXTENSIONS``.
+SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 #: ImageNet's mean and standard deviation.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -94,10 +95,11 @@ class ToArray:
 
 def image_folder(tree: str) -> list[tuple[str, int]]:
     """Return (path, label) of every image of a tree of class folders, in torchvision's order."""
-    folders = sorted(entry for entry in Path(tree).iterdir() if entry.is_dir())
+    folders = sorted(entry.name for entry in os.scandir(tree) if entry.is_dir())
     return [
-        (str(path), label)
-        for label, folder in enumerate(folders)
-        for path in sorted(folder.rglob("*"))
-        if path.suffix.lower() in SUFFIXES
+        (os.path.join(folder, name), label)
+        for label, top in enumerate(folders)
+        for folder, _, names in sorted(os.walk(os.path.join(tree, top), followlinks=True))
+        for name in sorted(names)
+        if name.lower().endswith(SUFFIXES)
     ]

@@ -104,7 +104,30 @@ class _HuggingFace(torch.utils.data.Dataset[tuple[Any, int]]):
         return self._transform(Image.open(io.BytesIO(row["image"]["bytes"]))), row["label"]
 
 
-_DATASETS = {"tree": _Tree, "dali": _Tree, "torchcodec": _Torchcodec, "hf": _HuggingFace}
+class _Dataset(torch.utils.data.Dataset[tuple[Any, int]]):
+    """A dataset of fastdata's, whose images Pillow decodes; without labels, numbers."""
+
+    def __init__(self, path: str, transform: Callable[[Image.Image], Any]) -> None:
+        from fastdata import ImageDataset
+
+        self._rows = ImageDataset(path)
+        self._transform = transform
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        image, *label = self._rows[index]
+        return self._transform(image), label[0] if label else index
+
+
+_DATASETS = {
+    "dataset": _Dataset,
+    "tree": _Tree,
+    "dali": _Tree,
+    "torchcodec": _Torchcodec,
+    "hf": _HuggingFace,
+}
 
 
 def prepare(tree: str, out: str, variant: str) -> None:

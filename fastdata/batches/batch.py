@@ -20,7 +20,7 @@ from fastdata.decode.fallback import Alone, Outcome, Verdict
 from fastdata.decode.jpeg import DecodeError
 from fastdata.decode.limits import Limits
 from fastdata.decode.rows import open_row
-from fastdata.errors import FastdataError, SampleError, UsageError
+from fastdata.errors import LEAVE_OUT, FastdataError, SampleError, UsageError
 from fastdata.plan.draws import sample_keys
 from fastdata.storage.source import BlobColumn, Source
 from fastdata.transforms.geometry import SMALL_HINT, Cuts
@@ -251,7 +251,7 @@ class OneOfBatch(Alone):
 def too_small(source: Source, index: int, words: str) -> UsageError:
     """Return the error for a sample that a crop does not fit into."""
     what = source.problem(index, f"it has {words}").what
-    return UsageError(what, f'{SMALL_HINT} Or leave such samples out with on_error="skip".')
+    return UsageError(what, f"{SMALL_HINT} Or {LEAVE_OUT}")
 
 
 def draw_joint(

@@ -19,6 +19,7 @@ from fastdata.decode.rows import open_row
 from fastdata.errors import FastdataError, SampleError, UsageError
 from fastdata.remote.ranges import attach_fetched
 from fastdata.storage.field_source import FieldSource
+from fastdata.text import human_size
 from fastdata.transforms.forms import MASK_FILTER
 from fastdata.transforms.geometry import ANY_SIZE, Cuts
 from fastdata.transforms.reading import Step
@@ -194,8 +195,8 @@ class MaskPipeline:
             if (mask.width, mask.height) != expected:
                 raise self._source.problem(
                     row,
-                    f"it has {mask.width} x {mask.height} pixels, and the image "
-                    f"{expected[0]} x {expected[1]}",
+                    f"it is {human_size(mask.width, mask.height)}, and the image "
+                    f"{human_size(*expected)}",
                 )
             try:
                 moved = _placed(batch, slot, self._moved(batch, slot, mask))

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from fastdata import _native
 from fastdata.storage.arrow import as_arrow, list_lengths, list_offsets
 from fastdata.storage.fields import MASKS, RELATIVE, Field
+from fastdata.text import human_size
 from fastdata.transforms.tree import Bytes, native_program
 
 if TYPE_CHECKING:
@@ -97,8 +98,8 @@ class Outlines:
         numbers = numbers - np.repeat(begins[:-1], lengths)
         areas = np.prod(moved.sizes, axis=1, dtype=np.float64)
         for place in np.flatnonzero(lengths * areas > _MOST_BYTES).tolist():
-            width, height = moved.sizes[place].tolist()
-            words = f"{lengths[place]:,} masks of {width} x {height} are more than 4 GiB"
+            size = human_size(*moved.sizes[place].tolist())
+            words = f"{lengths[place]:,} masks of {size} are more than 4 GiB"
             problems.setdefault(place, words)
         wanted = np.ones(len(counts), np.bool_)
         wanted[[*problems, *skip]] = False

@@ -286,10 +286,13 @@ class Pipeline:
         else:
             try:
                 data = batch.gathered.extents.read(slot, check=False)
-                why = f"it is a {describe_kind(data)}"
-                jpeg = jpeg_info(data)
-                if jpeg.encoding == "jpeg" and (detail := found.verdict.detail or jpeg.reason):
-                    why += f": {detail}"
+                why, jpeg = describe_kind(data), jpeg_info(data)
+                if jpeg.encoding == "jpeg":
+                    reason = found.verdict.detail or jpeg.reason
+                else:
+                    reason = found.declined
+                why = f"it is {'an' if why[0] in 'AEIOaeio' else 'a'} {why}"
+                why += f": {reason}" if reason else ""
             except (OSError, ValueError, SampleError):  # its file was removed meanwhile
                 why = found.verdict.detail or "the native core cannot"
         index = int(batch.planned.indices[slot])

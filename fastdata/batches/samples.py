@@ -28,6 +28,7 @@ from fastdata.plan.schedule import Indices, occurrences_within
 from fastdata.storage.columns import values_of
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL, MASKS, Field, outlines_among
 from fastdata.storage.source import Source
+from fastdata.transforms.checks import require_objects
 from fastdata.transforms.outcomes import Refusal, of_any_size
 from fastdata.transforms.schedule import Varying, of_size, present_size
 
@@ -53,15 +54,10 @@ def require_names(fields: Any, hint: str) -> None:
 def require_callable(transforms: Mapping[str, Any]) -> None:
     """Raise UsageError unless transforms, by name, are functions or None, and not their classes."""
     for name, one in transforms.items():
-        for inner in (one, *(getattr(one, "transforms", None) or ())):
-            # Not int or str, which make a value of one.
-            if isinstance(inner, type) and any("__call__" in vars(base) for base in inner.__mro__):
-                kind = inner.__name__
-                what = f"{name} has the class {kind}, not a transform"
-                raise UsageError(what, f"Write {kind}(…), with parentheses and its arguments.")
         if one is not None and not callable(one):
             hint = "Put several transforms into fastdata.transforms.Compose."
             raise UsageError(f"{name}={one!r} cannot be called", hint)
+        require_objects(f"{name}=", one)
 
 
 def require_images(

@@ -32,7 +32,7 @@ class Stats(NamedTuple):
         bad_seek_points: Samples decoded without their seek points, which belong to another image.
         with_seek_points: Samples that had seek points.
         seek_points_built: Seek tables built for unpacked files.
-        skipped: Samples that ``on_error="skip"`` skipped or ``"zero"`` replaced by zeros.
+        bad_samples: Bad samples, which ``on_error`` replaced, dropped or zeroed.
         remote: Statistics of remote reads; None for a local dataset.
         bytes_read: Bytes of samples and their seek points that decode threads read from files.
             For a large JPEG, only the bytes that its crop needs.
@@ -51,7 +51,7 @@ class Stats(NamedTuple):
     bad_seek_points: int
     with_seek_points: int
     seek_points_built: int
-    skipped: int
+    bad_samples: int
     remote: RemoteStats | None = None
     bytes_read: int = 0
 
@@ -73,7 +73,7 @@ class Counters:
     bad_seek_points: int = 0
     seekable: int = 0
     built: int = 0
-    skipped: int = 0
+    bad_samples: int = 0
     bytes_read: int = 0
 
     def add_work(self, read: float, decode: float, bytes_read: int = 0) -> None:
@@ -106,7 +106,7 @@ class Counters:
             bad_seek_points=self.bad_seek_points,
             with_seek_points=self.seekable,
             seek_points_built=self.built,
-            skipped=self.skipped,
+            bad_samples=self.bad_samples,
             remote=None if self.remote is None else self.remote.stats(),
             bytes_read=self.bytes_read,
         )

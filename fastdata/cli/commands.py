@@ -6,6 +6,7 @@ import importlib
 import io
 import signal
 import sys
+import warnings
 from typing import Any, NoReturn, cast
 
 import click
@@ -128,8 +129,14 @@ def _terminate(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
+def _show_warning(message: Warning | str, *_: Any) -> None:
+    """Print a warning without the line of click's code that led to it."""
+    click.echo(printable(f"warning: {message}", keep="\n"), err=True)
+
+
 def run() -> NoReturn:
     """Run the command line and exit."""
+    warnings.showwarning = _show_warning
     try:
         status = cli.main(prog_name="fastdata", standalone_mode=False)
     except click.ClickException as error:

@@ -337,6 +337,19 @@ def _lmdb(root: Any, drivers: Any, **options: Any) -> tuple[str, _Sources]:
     return name, {"": partial(LmdbImages, root, storage_options=drivers, **options)}
 
 
+def _described(
+    root: Any, opened: Callable[[], TabularImages | TableImages]
+) -> Callable[[], Source]:
+    """Return a function that opens a source and prints which columns it takes."""
+
+    def source() -> Source:
+        found = opened()
+        say(f"{named(root)}: {found.columns_taken}", err=True)
+        return found
+
+    return source
+
+
 def _tabular(
     kind: str,
     about: str,
@@ -347,16 +360,16 @@ def _tabular(
     """Add the command of a source of rows with columns."""
 
     def sources(root: Any, drivers: Any, split: str | None, **options: Any) -> tuple[str, _Sources]:
-        def source(one: str | None) -> Source:
-            found = opens(root, split=one, storage_options=drivers, **options)
-            say(f"{named(root)}: {found.columns_taken}", err=True)
-            return found
+        def source(one: str | None) -> Callable[[], Source]:
+            return _described(
+                root, partial(opens, root, split=one, storage_options=drivers, **options)
+            )
 
         names: list[str] = found_splits(root, drivers)
         name = source_name(root).removesuffix(f".{kind}")
         if split is None and len(names) < 2:
-            return name, {"": partial(source, None)}
-        return name, {one: partial(source, one) for one in (names if split is None else [split])}
+            return name, {"": source(None)}
+        return name, {one: source(one) for one in (names if split is None else [split])}
 
     sources.__doc__ = f"{about}\n\n{_COLUMNS}\n\n\b\nExamples:\n{examples}"
     _source(
@@ -415,7 +428,8 @@ _tabular(
         "--images",
         type=Location(),
         metavar="FOLDER|URL",
-        help="The folder that paths are relative to. [default: the table's]",
+        help="The folder that paths are relative to. [default: the table's, or none of absolute "
+        "ones]",
     ),
     _column("path", "Paths of images. [default: found]", "path"),
     _column("label", "Class numbers or names. [default: label]", "label"),
@@ -436,8 +450,8 @@ _tabular(
 def _table(root: Any, drivers: Any, images: Any, **options: Any) -> tuple[str, _Sources]:
     """Images that a table lists, with any other columns.
 
-    Columns other than those by role are fields. A row with a null path, label or key, or whose
-    file is missing, is a bad sample.
+    Columns other than those by role are fields. Rows of one image are one sample, with lists of
+    what differs. A row with a null path, label or key, or whose file is missing, is a bad sample.
 
     \b
     Examples:
@@ -445,8 +459,8 @@ def _table(root: Any, drivers: Any, images: Any, **options: Any) -> tuple[str, _
       $ fastdata convert table --root ade.jsonl --path-column image --format boxes=xyxy
       $ fastdata convert table --root ade.jsonl --path-column image --masks mask
     """
-    source = partial(TableImages, root, images, storage_options=drivers, **options)
-    return os.path.splitext(source_name(root))[0], {"": source}
+    opened = partial(TableImages, root, images, storage_options=drivers, **options)
+    return os.path.splitext(source_name(root))[0], {"": _described(root, opened)}
 
 
 @_source(

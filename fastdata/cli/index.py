@@ -56,10 +56,8 @@ from fastdata.remote.urls import is_url
 @click.option(
     "--part-files",
     type=int,
-    default=PART_FILES,
-    show_default=True,
     metavar="N",
-    help="Most tars of a part: an index of more has several.",
+    help=f"Most tars of a part: an index of more has several. [default: {PART_FILES}]",
 )
 @partial(with_options, RUNNING)
 def command(

@@ -32,7 +32,7 @@ from fastdata.storage.parted import Parts
 from fastdata.text import aligned, human_count
 
 #: Columns of the index whose values are counted, in the index's order.
-_COUNTED = ("width", "height", "channels", "encoding")
+_COUNTED = ("width", "height", "channels", "encoding", "orientation")
 
 #: Kinds of fields without a type.
 _KINDS = {"image": "images", "mask": "masks", "blob": "files"}
@@ -122,7 +122,7 @@ def describe(blobs: IndexedSource, staged: Path | None) -> dict[str, Any]:
     # Count values: rows are many, distinct values few.
     counters: dict[str, Counter[Any]] = {name: Counter() for name in _COUNTED}
     with_seek_points = 0
-    for batch in blobs.index.batches(columns=(*_COUNTED, "seek_points")):
+    for batch in blobs.index.batches(columns=(*_COUNTED[:-1], "seek_points", _COUNTED[-1])):
         for name, counter in counters.items():
             for entry in pc.value_counts(batch.column(name)).to_pylist():
                 counter[entry["values"]] += entry["counts"]
@@ -133,6 +133,7 @@ def describe(blobs: IndexedSource, staged: Path | None) -> dict[str, Any]:
         "encodings": dict(counters["encoding"].most_common()),
         "channels": {str(count): number for count, number in sorted(counters["channels"].items())},
         "with_seek_points": with_seek_points,
+        "with_orientation": sum(n for one, n in counters["orientation"].items() if one > 1),
         "width": _spread(counters["width"]),
         "height": _spread(counters["height"]),
         "order": manifest.order,
@@ -153,6 +154,18 @@ def _in_words(field: dict[str, Any]) -> str:
     what = field["type"] or _KINDS[field["kind"]]
     what += f", {field['format']}" if field["format"] else ""
     return f"{field['name']}: {what}{', may be missing' if field['nullable'] else ''}"
+
+
+def describe_turned(images: int, upright: bool | None) -> str:
+    """Return the number of images with an EXIF orientation, and what turns them, as text.
+
+    ``upright`` tells whether annotations are for turned images; None if that is not known.
+    """
+    what = f"{human_count(images, 'image')} with an EXIF orientation other than upright"
+    if upright is None:
+        return f"{what}: stored unturned; ImageDataset(exif_transpose=True) turns them"
+    kind = "images as it turns them: load with exif_transpose=True" if upright else "stored images"
+    return f"{what}; annotations are for {kind}"
 
 
 def _spread(counter: Counter[int]) -> dict[str, int]:
@@ -177,7 +190,9 @@ def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
     def side(name: str) -> str:
         return "{min} to {max}, median {median}".format(**about[name])
 
-    files = about["files"]
+    files, turned = about["files"], ""
+    if count := about["with_orientation"]:
+        turned = describe_turned(count, about["source"].get("exif_transpose"))
     channels = {_CHANNELS.get(count, count): n for count, n in about["channels"].items()}
     container = f"{about['container']}, {human_count(len(files), 'file')}" if files else "folder"
     return [
@@ -190,6 +205,7 @@ def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
         ("channels", ", ".join(f"{name} {n:,}" for name, n in channels.items())),
         ("width", side("width")),
         ("height", side("height")),
+        *([("EXIF", turned)] if turned else []),
         ("seek points", human_count(about["with_seek_points"], "sample")),
         ("order", _order(about)),
         ("options", ", ".join(f"{name} {value}" for name, value in about["options"].items())),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fastdata.cli.info import describe_turned
 from fastdata.cli.locations import named, print_json, require_url, say
 from fastdata.cli.progress import ProgressReport
 from fastdata.converters.encode import Encoding
@@ -116,9 +117,11 @@ def tell(packed: Packed, seconds: float, encoded: Encoding, as_json: bool) -> No
         fields = packed.manifest.field_list
         further = [field.name for field in fields if field not in IMAGE_AND_LABEL]
         chosen = f", fields={tuple(field.name for field in fields)}" if further else ""
-        if packed.manifest.source.get("exif_transpose"):
+        upright = packed.manifest.source.get("exif_transpose")
+        if turned := sum(kind.turned for kind in packed.kinds.values()):
+            say(describe_turned(turned, upright))
+        if upright:
             chosen += ", exif_transpose=True"
-            say("annotations are for images as their EXIF orientation turns them")
         say(f"load it: fastdata.ImageDataset({str(packed.path)!r}{chosen})")
 
 

@@ -29,6 +29,7 @@ from fastdata.decode.pillow import RGB, ImageInfo, Style
 from fastdata.decode.png import open_png
 from fastdata.errors import SampleError
 from fastdata.storage.source import NATIVE_JPEGS
+from fastdata.text import human_size
 
 #: (left, upper, right, lower), in pixels.
 Box = tuple[int, int, int, int]
@@ -165,30 +166,34 @@ def _open_rows(data: bytes, trusted: bool) -> Reader:
     """Open a BMP or TIFF of 8 bits that is not compressed, as Pillow describes it."""
     image = Image.open(io.BytesIO(data))
     if getattr(image, "tag_v2", {}).get(274, 1) != 1:
-        raise Declined("turned")
+        raise Declined("its orientation is not 1")
     strips, bottom = [], 0
     tiles: list[Any] = list(image.tile)
     for decoder, (left, top, right, lower), offset, arguments in tiles:
-        kind, stride, direction, *_ = (*arguments, 0, 1) if decoder == "raw" else ("", 0, 0)
-        channels = _CHANNELS.get(kind, 0)
-        if not channels or (left, top, right) != (0, bottom, image.width) or offset < 0:
-            raise Declined("compressed, tiled, or not of 8 bits")
+        if decoder != "raw":
+            raise Declined("its pixels are compressed")
+        kind, stride, direction, *_ = (*arguments, 0, 1)
+        if kind not in _CHANNELS:
+            raise Declined(f"its pixels are stored as {kind}, not as 8 bits of grey or RGB")
+        if (left, top, right) != (0, bottom, image.width) or offset < 0:
+            raise Declined("its pixels lie in tiles")
+        channels = _CHANNELS[kind]
         shape = lower - top, image.width, channels
         steps = stride or image.width * channels, channels, 1
         if steps[0] < image.width * channels:
-            raise Declined("rows that overlap")
+            raise Declined("its rows overlap")
         # NumPy raises where the file is too short.
         strip: Pixels = np.ndarray(shape, np.uint8, data, offset, steps)
         strip = strip[::-1] if direction < 0 else strip
         strips.append(strip[..., ::-1] if kind == "BGR" else strip)
         bottom = lower
     if bottom != image.height or image.mode not in ("L", "RGB"):
-        raise Declined("parts are missing")
+        raise Declined("parts of it are missing")
     return _Rows(*image.size, strips)
 
 
 def _open_by_pillow(data: bytes, trusted: bool) -> Reader:
-    raise Declined("Pillow decodes as fast")
+    raise Declined("no decoder is faster")
 
 
 #: The table. Kinds are named as in the index where that has a name for them.
@@ -229,13 +234,17 @@ def kind_of(data: bytes) -> str:
     return "ppm" if re.match(rb"P[1-6f]\s", data) else "other"
 
 
-#: Beginnings of EXIF and XMP data in a PNG.
-_EXIF_MARKS = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
+#: Beginnings of data with an orientation, by kind; `_open_rows` reads TIFF's own tag.
+_EXIF_MARKS: dict[str, tuple[bytes, ...]] = {
+    "png": (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp"),
+    "tiff": (b"tiff:Orientation",),
+    "bmp": (),
+}
 
 
 def may_be_turned(kind: str, data: bytes) -> bool:
     """Return whether an image of a kind that Pillow opens may have an EXIF orientation."""
-    return kind != "png" or any(mark in data for mark in _EXIF_MARKS)
+    return kind not in _EXIF_MARKS or any(mark in data for mark in _EXIF_MARKS[kind])
 
 
 def decoder_of(kind: str) -> str:
@@ -261,10 +270,10 @@ class Foreseen(NamedTuple):
     sure: bool = True
 
 
-def foresee(data: bytes, size: int, limits: Limits, *, trusted: bool = False) -> Foreseen:
+def foresee(data: bytes, size: int, limits: Limits, **options: bool) -> Foreseen:
     """Return an image's kind and decoder, by its header.
 
-    ``data``: its first bytes, or all ``size`` of them; ``trusted`` as in `Encoded`.
+    ``data``: its first bytes, or all ``size`` of them; ``options`` of `Encoded`.
     """
     kind, whole = kind_of(data), len(data) >= size
     if kind.startswith("jpeg"):
@@ -275,7 +284,7 @@ def foresee(data: bytes, size: int, limits: Limits, *, trusted: bool = False) ->
     if not whole:
         return Foreseen(kind, decoder_of(kind), sure=False)
     try:
-        return Foreseen(kind, Encoded(data, limits=limits, trusted=trusted).decoder)
+        return Foreseen(kind, Encoded(data, limits=limits, **options).decoder)
     except SampleError:
         return Foreseen(kind, "")
 
@@ -319,6 +328,7 @@ class Encoded:
     Attributes:
         kind: Result of `kind_of`, or ``raw``.
         decoder: Its decoder: ``native``, a library's name, or ``Pillow``.
+        declined: Why the codec of its kind leaves it to Pillow, in a clause; "" if it does not.
         width: Columns, in pixels.
         height: Rows, in pixels.
 
@@ -345,8 +355,10 @@ class Encoded:
         self._image: Image.Image | None = None
         self._reader: Reader | None = None
         pillow_opens = self._codec is not None and self._codec.pillow_opens
+        self.declined = "" if self._codec else "no other decoder is known"
         if upright and pillow_opens and may_be_turned(self.kind, data):
             self._codec = None
+            self.declined = "its EXIF data may turn it, as exif_transpose=True asks"
         if self._codec is not None and self._codec.installed:
             if limits is not None:
                 limits.check(data)  # before a library sees it
@@ -356,7 +368,7 @@ class Encoded:
                 raise
             except Exception as error:  # a library may raise anything: Pillow decides
                 self._reader = None
-                self._refuse_without_pillow(error)
+                self._leave_to_pillow(error)
         if self._reader is None:
             self._open_by_pillow()
             return
@@ -369,13 +381,13 @@ class Encoded:
         if limits is not None:
             limits.check_size(self.width, self.height)
 
-    def _refuse_without_pillow(self, error: Exception) -> None:
-        """Raise a library's error for an image of a kind that Pillow lacks."""
-        codec = self._codec
+    def _leave_to_pillow(self, error: Exception) -> None:
+        """Note why; raise a library's error for an image of a kind that Pillow lacks."""
+        codec, self.declined = self._codec, str(error).strip()
         if codec is not None and not codec.pillow_opens:
             raise SampleError(
                 f"cannot be decoded: {codec.decoder} does not decode this {codec.name} image: "
-                f"{str(error).strip()}"
+                f"{self.declined}"
             ) from None
 
     def _open_by_pillow(self) -> None:
@@ -402,13 +414,13 @@ class Encoded:
                 raise
             except Exception as error:  # as above
                 self._reader = None
-                self._refuse_without_pillow(error)
+                self._leave_to_pillow(error)
                 size = self.width, self.height
                 self._open_by_pillow()
                 if (self.width, self.height) != size:
                     raise SampleError(
-                        f"cannot be decoded: it is {size[0]} x {size[1]} pixels by its header, "
-                        f"and {self.width} x {self.height} as Pillow decodes it"
+                        f"cannot be decoded: it is {human_size(*size)} by its header, "
+                        f"and {human_size(self.width, self.height)} as Pillow decodes it"
                     ) from None
         assert self._image is not None
         rows = self.height if box is None else box[3]
@@ -431,7 +443,7 @@ class Encoded:
         except MemoryError:
             raise
         except Exception as error:  # as above
-            self._refuse_without_pillow(error)
+            self._leave_to_pillow(error)
         return self.image()
 
 

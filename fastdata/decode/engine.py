@@ -19,6 +19,7 @@ from fastdata.machine import usable_cpus
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.files import code_of
 from fastdata.storage.source import upright_size
+from fastdata.text import human_size
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing only since Python 3.11
@@ -437,7 +438,7 @@ class _OneOfBatch(Alone):
         code, text, offset = verdict
         if code == "bad_region":
             if (size := _image_size(sample)) is not None:
-                text += f" of {size[0]} x {size[1]} pixels"
+                text += f" of {human_size(*size)} pixels"
             cut, out = self._batch.cuts[self._index], self._batch._out[self._index]
             resized, window = tuple(cut["size"].tolist()), tuple(cut["window"].tolist())
             if not cut["whole"]:

@@ -88,6 +88,7 @@ class Outcome(NamedTuple):
         error: Why it could not be decoded; None where it was.
         kind: The image's kind, where it was found out.
         decoder: What decoded it, as `fastdata.decode.codecs.Encoded.decoder` says.
+        declined: Why Pillow decoded it, as `Encoded.declined` says.
         without_table: Whether the core decoded it once its seek points were left out.
     """
 
@@ -95,6 +96,7 @@ class Outcome(NamedTuple):
     error: FastdataError | None = None
     kind: str = "jpeg"
     decoder: str = NATIVE
+    declined: str = ""
     without_table: bool = False
 
 
@@ -146,4 +148,4 @@ def decode_alone(
         return Outcome(verdict, sample.error(verdict) if verdict.is_damage else error)
     except FastdataError as error:
         return Outcome(verdict, error)
-    return Outcome(verdict, None, image.kind, image.decoder)
+    return Outcome(verdict, None, image.kind, image.decoder, image.declined)

@@ -91,6 +91,8 @@ _MOST_SHOWN = 400
 
 def why_not_pillow(folder: Any) -> tuple[str, str] | None:
     """Return why a folder's files are not opened by Pillow, and a remedy; None if they are."""
+    if folder is None:  # a list of files
+        return None
     module = sys.modules["torchvision.datasets.folder"]
     if reason := changed(module):
         return reason, "Undo that, and do in the transform what it does."

@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fastdata import _native
-from fastdata.errors import SampleError, UsageError
+from fastdata.errors import LEAVE_OUT, SampleError, UsageError
+from fastdata.text import human_size
 
 Size = tuple[int, int]
 
 #: Most pixels of an image's tiles, transparency and thumbnail, as a multiple of its own.
 _MOST_TILES = 16
-_LARGER = 'Give ImageDataset larger limits=Limits(…), or leave such samples out: on_error="skip".'
+_LARGER = f"Give ImageDataset larger limits=Limits(…), or {LEAVE_OUT}"
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Limits:
         """Raise SampleError if an image is too large; the hint names the limit."""
         if self.pixels is not None and width * height > self.pixels:
             raise SampleError(
-                f"has {width} x {height} pixels, more than Limits(pixels={self.pixels})",
+                f"has {human_size(width, height)} pixels, more than Limits(pixels={self.pixels})",
                 _LARGER,
             )
 

@@ -110,7 +110,7 @@ def open_png(data: bytes, trusted: bool, numbers: bool = False) -> PngFile:
             break
         if kind == b"IDAT":
             if pieces and before != b"IDAT":
-                raise Declined("two images")
+                raise Declined("its image data lie in two places")
             pieces.append(view[begin:end])
         elif pieces and trusted:
             break  # Pillow accepted the rest when the file was packed
@@ -119,25 +119,27 @@ def open_png(data: bytes, trusted: bool, numbers: bool = False) -> PngFile:
         elif kind == b"IHDR" and length == 13 and not header:
             header = _HEADER.unpack_from(data, begin)
         elif kind in (b"acTL", b"fcTL", b"fdAT", b"CgBI"):
-            raise Declined("an animated PNG, or Apple's kind")
+            raise Declined("it is animated, or of Apple's kind")
         elif kind == b"PLTE" and not pieces:
             palette = bytes(view[begin:end])
         elif kind != b"IEND":
             others.append(view[at : end + 4])
         at = end + 4
     if not header or not pieces:
-        raise Declined("no header, or no data")
+        raise Declined("it has no header, or no data")
     if not trusted and kind != b"IEND":
-        raise Declined("no end")
+        raise Declined("it has no end")
     width, height, depth, colour, compression, filters, interlaced = header
     depths: dict[int, tuple[int, ...]] = {_GREY: (1, 2, 4, 8), _PALETTE: (1, 2, 4, 8)}
     if numbers:  # of 16-bit grey with alpha, Pillow makes four channels
         depths |= {_GREY: (1, 2, 4, 8, 16), _GREY_ALPHA: (8,)}
     usual = depth in depths.get(colour, (8, 16))
+    if not numbers and (colour, depth) == (_GREY, 16):
+        raise Declined("it is grey of 16 bits")
     if not (width and height and colour in _SAMPLES and usual and width < 1 << 24):
-        raise Declined("an unusual header")
+        raise Declined("its header is unusual")
     if compression or filters or interlaced > 1:
-        raise Declined("an unusual header")
+        raise Declined("its header is unusual")
     if others and not trusted:
         _check_metadata(header, others)
     header = width, height, depth, colour, bool(interlaced)

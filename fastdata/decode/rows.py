@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +20,13 @@ from fastdata.decode.pillow import RGB, ImageInfo, Style
 from fastdata.errors import FastdataError, SampleError
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.files import open_file
-from fastdata.storage.source import Blob, BlobColumn, Sides, Source
+from fastdata.storage.source import Blob, BlobColumn, Source
 from fastdata.text import human_share
 
-#: Rows whose kind `describe_kinds` inspects.
-_INSPECTED = 200
+Sizes: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
+
+#: Rows whose kind `describe_kinds` inspects, and those whose size `some_sizes` takes.
+_INSPECTED, _MEASURED = 200, 20
 #: Most rows whose headers `common_size` reads, and how many it reads first.
 _MOST_HEADERS, _FEW = 1 << 17, 64
 #: Bytes that hold most JPEGs' headers; and the largest image that is read whole to see whether the
@@ -62,17 +64,32 @@ def _info(blob: Blob) -> ImageInfo:
     return ImageInfo(blob.encoding, blob.width, blob.height, blob.channels, blob.orientation)
 
 
-def read_sizes(
-    source: Source, rows: npt.NDArray[np.int64], limits: Limits | None
-) -> tuple[Sides, Sides]:
-    """Return widths and heights of images on this machine, by their headers; 0: unreadable."""
-    extents = source.gather(rows).blobs["image"].extents
-    _native.ProbeJob(extents).run()
-    widths, heights = extents.widths.copy(), extents.heights.copy()
-    for slot in np.flatnonzero(widths == 0).tolist():
-        with suppress(FastdataError, OSError):  # decoding it says why
-            image = open_row(source, int(rows[slot]), limits)
-            widths[slot], heights[slot] = image.width, image.height
+@contextmanager
+def _naming(source: Source, row: int) -> Iterator[None]:
+    """Extend errors of an image with its row."""
+    try:
+        yield
+    except SampleError as error:
+        raise source.problem(row, f"it {error.what}", hint=error.hint) from None
+
+
+def sizes_of(source: Source, rows: Any, limits: Limits | None = None) -> Sizes:
+    """Return the widths and heights of rows' images, int32, (N,); 0 where they are not known.
+
+    Read headers on this machine where the index has no sizes.
+    """
+    column = source.gather(rows, ("image",)).blobs["image"]
+    widths, heights = (np.array(side, np.int32) for side in (column.widths, column.heights))
+    unknown = np.flatnonzero(widths == 0)
+    if len(unknown) and source.capabilities.local:
+        extents = source.gather(rows[unknown], ("image",)).blobs["image"].extents
+        probe = _native.ProbeJob(extents)
+        probe.run()
+        widths[unknown], heights[unknown] = extents.widths, extents.heights
+        for slot in np.flatnonzero(widths == 0).tolist():
+            with suppress(FastdataError, OSError):  # decoding it says why
+                image = open_row(source, int(rows[slot]), limits)
+                widths[slot], heights[slot] = image.width, image.height
     return widths, heights
 
 
@@ -88,20 +105,20 @@ def common_size(source: Source, limits: Limits | None) -> tuple[int, int] | None
         extents = source.gather(rows).blobs["image"].extents
         if any(map(extents.path, range(len(rows)))):
             return None
-        sizes.update(
-            zip(*(side.tolist() for side in read_sizes(source, rows, limits)), strict=True)
-        )
+        sizes.update(zip(*(side.tolist() for side in sizes_of(source, rows, limits)), strict=True))
         at, step = at + step, 4 * step
     return sizes.pop() if len(sizes) == 1 else None
 
 
-@contextmanager
-def _naming(source: Source, row: int) -> Iterator[None]:
-    """Extend errors of an image with its row."""
-    try:
-        yield
-    except SampleError as error:
-        raise source.problem(row, f"it {error.what}", hint=error.hint) from None
+def some_sizes(source: Source, limits: Limits) -> Sizes | tuple[()]:
+    """Return the widths and heights of some images; () if none are known."""
+    step = 1 if source.blocks else max(1, len(source) // _MEASURED)
+    rows = np.arange(len(source))[::step][:_MEASURED]
+    with suppress(FastdataError):
+        widths, heights = sizes_of(source, rows, limits)
+        if (known := widths > 0).any():
+            return widths[known], heights[known]
+    return ()
 
 
 def describe_kinds(
@@ -154,4 +171,6 @@ def _foresee(source: Source, images: BlobColumn, slot: int, row: int, limits: Li
         if (found.sure and found.kind.startswith("jpeg")) or size > _WHOLE:
             return found
     blob = source.encoded(row)
-    return foresee(blob.data, len(blob.data), limits, trusted=blob.checked)
+    return foresee(
+        blob.data, len(blob.data), limits, trusted=blob.checked, upright=blob.orientation != 0
+    )

@@ -165,7 +165,7 @@ class DeviceLoader:
         if hasattr(self.loader, "load_state_dict"):
             self.loader.load_state_dict(state)
             self._reached = {}  # as for skip_first_batches
-        elif state:
+        elif state != {}:  # as `state_dict` returns it
             raise UsageError(
                 f"{class_name(self.loader)} has no load_state_dict() to load a state",
                 "Wrap a loader that can resume, such as fastdata.DataLoader.",

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass, replace
 
 from fastdata.doctor.findings import Findings
+from fastdata.storage.formats import ELSEWHERE
 from fastdata.text import human_share
 
 #: Least gain that is worth advice: measurements scatter.
@@ -145,7 +146,8 @@ def _for_storage(found: Findings) -> list[Advice]:
     data, machine = found.data, found.machine
     advice = _Proposals(found)
     staged = data.in_memory or data.location != data.path
-    if data.container != "files" and not staged and data.stage_bytes <= machine.stage_room:
+    copies = data.container not in ("files", *ELSEWHERE) and not staged
+    if copies and data.stage_bytes <= machine.stage_room:
         text = f"Copy the dataset to memory once: it fits in {machine.stage_place}."
         command = f"fastdata stage {shlex.quote(data.path)}"
         advice.add("stage", text, command, storage_cold=math.inf, storage_warm=math.inf)
@@ -154,6 +156,9 @@ def _for_storage(found: Findings) -> list[Advice]:
             "Each image is a file of its own, to be found and opened in random order. In a "
             "container they are read from a few large files."
         )
+        advice.add("convert", text, f"{data.convert} --to shards")
+    elif data.container == "tables":
+        text = "Of tables, whole row groups are read and decoded. Shards are read by image."
         advice.add("convert", text, f"{data.convert} --to shards")
     elif held(found) < 1:
         text = "Read neighbours together: shuffled by blocks, the storage is read nearly in order."
@@ -167,11 +172,10 @@ def _for_decode(found: Findings, core: float, needed: int | None) -> list[Advice
     if data.seekable_share < 1 - FEW:
         text = "Seek points let crops be decoded without the rest of the image."
         advice.add("seek_points", text, f"fastdata seek-points {shlex.quote(data.path)}")
-    if data.pillow_share > FEW:
-        kinds = ", ".join("other jpeg" if kind == "jpeg" else kind for kind in data.pillow_kinds)
+    if data.other_share > FEW:
         text = (
-            f"{human_share(data.pillow_share)} of the images ({kinds}) are not JPEGs that the core "
-            "decodes. Re-encode them (lossy)."
+            f"{human_share(data.other_share)} of the images are {', '.join(data.other_kinds)}, of "
+            "which whole images are decoded. Re-encode them as JPEGs (lossy)."
         )
         advice.add("reencode", text, f"{data.convert} --encoding jpeg")
     if data.rewritable_share > FEW:

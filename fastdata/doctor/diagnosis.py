@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.dataset import ImageDataset
+from fastdata.decode.decoders import NATIVE
 from fastdata.doctor import page_cache
-from fastdata.doctor.advice import FEW, Verdict, judge
+from fastdata.doctor.advice import Verdict, judge
 from fastdata.doctor.findings import Data, Findings, Machine, Rates
 from fastdata.doctor.opening import Opened, extents, open_any
 from fastdata.errors import DataError, UsageError
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 _READERS = 128
 #: Most samples to read: more do not make rates more precise.
 _SAMPLES = 2_048
+#: Share of images from which on the core's time for them counts as that for all.
+_MOST = 0.95
 #: Largest share of dropped pages that may remain in memory, for a read to count as cold.
 _LEFT = 0.1
 
@@ -106,7 +109,7 @@ def diagnose(
     # All ranks read from it at the same time, and each has its part.
     readers = min(machine.threads * machine.ranks, _READERS)
     first = _run(loader(samples.tolist(), readers), seconds * 0.4)
-    if first.skipped == first.samples:
+    if first.bad_samples == first.samples:
         raise DataError(
             f"{opened.data.location}: none of {human_count(first.samples, 'sample')} can be read "
             "and decoded",
@@ -115,13 +118,13 @@ def diagnose(
     again = loader(_endless(samples[: first.samples]), machine.threads)
     _run(again, seconds * 0.3, first.samples + batch_size)  # a tree's seek points are learnt
     warm = _run(again, seconds * 0.3)
-    cold = first.samples / (first.read_share * first.seconds + 1e-6) / machine.ranks
+    cold = first.samples / (_read_share(first) * first.seconds + 1e-6) / machine.ranks
     found = Findings(
         data=_described(opened, samples, first),
         machine=machine,
         rates=Rates(
             storage_cold=None if note else cold,
-            storage_warm=warm.samples / (warm.read_share * warm.seconds + 1e-6),
+            storage_warm=warm.samples / (_read_share(warm) * warm.seconds + 1e-6),
             decode=warm.samples / (_decode_share(warm) * warm.seconds + 1e-6),
             step=None if step_ms is None else batch_size / (step_ms / 1000),
         ),
@@ -144,11 +147,21 @@ def _run(loader: Any, seconds: float, samples: float = np.inf) -> Stats:
     return stats
 
 
+def _read_share(stats: Stats) -> float:
+    """Return the share of the time for reading; rows of tables are read while none is decoded."""
+    return stats.read_share if stats.remote is None else 1 - stats.decode_share
+
+
 def _decode_share(stats: Stats) -> float:
-    """Return the share of the threads' time for decoding, which the core alone counts."""
-    native = sum(decoders.get("native", 0) for decoders in stats.kinds.values())
-    few = native + stats.skipped >= (1 - FEW) * stats.samples
+    """Return the share of the threads' time for decoding, of which the core counts JPEGs' alone."""
+    few = sum(_by_core(stats).values()) + stats.bad_samples >= _MOST * stats.samples
     return stats.decode_share if few else 1 - stats.read_share
+
+
+def _by_core(stats: Stats) -> dict[str, int]:
+    """Return how many images of each kind the core has read and decoded itself."""
+    kinds = stats.kinds.items()
+    return {kind: by.get(NATIVE, 0) for kind, by in kinds if kind == "raw" or kind[:4] == "jpeg"}
 
 
 def _endless(samples: npt.NDArray[np.int64]) -> Iterator[int]:
@@ -178,28 +191,25 @@ def _try_to_drop(opened: Opened, samples: npt.NDArray[np.int64]) -> str:
 
 def _described(opened: Opened, samples: npt.NDArray[np.int64], stats: Stats) -> Data:
     """Return the facts about a dataset, with those that the loader's statistics show."""
-    counts = {kind: sum(decoders.values()) for kind, decoders in stats.kinds.items()}
-    jpegs = {
-        kind: decoders.get("native", 0)
-        for kind, decoders in stats.kinds.items()
-        if kind == "raw" or kind.startswith("jpeg")
-    }
-    others = Counter(counts)
-    others.subtract(jpegs)
-    decoded = max(sum(counts.values()), 1)
+    jpegs, others = _by_core(stats), Counter[str]()
+    for kind, decoders in stats.kinds.items():
+        for decoder, count in decoders.items():
+            if decoder != NATIVE or kind not in jpegs:
+                others[f"{kind} ({decoder})"] += count
+    decoded = max(sum(jpegs.values()) + others.total(), 1)
     seekable = 1.0
-    if opened.dataset.folder is None:
+    if opened.data.container != "files":
         images = opened.dataset.source.gather(samples).blobs["image"].extents
         lacking = jpegs.get("jpeg", 0) / decoded - images.count_seekable() / len(samples)
         seekable -= max(lacking, 0.0)
     return replace(
         opened.data,
         seekable_share=seekable,
-        pillow_share=sum(others.values()) / decoded,
-        pillow_kinds=tuple(kind for kind, count in others.most_common() if count),
+        other_share=others.total() / decoded,
+        other_kinds=tuple(kind for kind, _ in others.most_common()),
         rewritable_share=jpegs.get("jpeg-progressive", 0) / decoded,
         sampled=stats.samples,
-        damaged=stats.skipped,
+        damaged=stats.bad_samples,
     )
 
 

@@ -14,14 +14,15 @@ class Data:
         location: The folder to read: a staged copy, if there is one.
         container: The container; ``files`` for a tree of images that was never converted.
         root: The folder of a tree's images; None if they are in a container.
-        convert: The command that packs its source, as far as the manifest shows.
+        convert: The command that packs it.
         samples: Number of samples.
         bytes: Bytes of all images; of ``files``, estimated from some.
         stage_bytes: Bytes of a staged copy.
         in_memory: Whether its file system is in memory.
         seekable_share: Share of the sampled images that have seek points, or need none.
-        pillow_share: Share that the core's JPEG decoder does not decode.
-        pillow_kinds: Kinds of these images: ``png``, ``webp``, …, the most frequent first.
+        other_share: Share of images other than JPEGs that the core decodes.
+        other_kinds: Kinds and decoders of these images: ``png (native)``, ``webp (Pillow)``, …,
+            the most frequent first.
         rewritable_share: Share of JPEGs that the core decodes, but that are not baseline.
         sampled: Number of images that were measured.
         damaged: Number of those that cannot be read or decoded.
@@ -37,8 +38,8 @@ class Data:
     stage_bytes: int
     in_memory: bool
     seekable_share: float = 1.0
-    pillow_share: float = 0.0
-    pillow_kinds: tuple[str, ...] = ()
+    other_share: float = 0.0
+    other_kinds: tuple[str, ...] = ()
     rewritable_share: float = 0.0
     sampled: int = 0
     damaged: int = 0

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.shuffling import split_to_pack
 from fastdata.dataset import ImageDataset
 from fastdata.doctor.findings import Data
 from fastdata.doctor.page_cache import Extent
-from fastdata.errors import DataError, DatasetError, UsageError
+from fastdata.errors import DataError, DatasetError, SourceError, UsageError
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.cache import Cache
 from fastdata.storage.files import is_tmpfs
-from fastdata.storage.formats import ELSEWHERE
+from fastdata.storage.listed import FileList, FilesSource
 from fastdata.storage.look import look
 from fastdata.storage.manifest import WORK_NAME, has_manifest
+from fastdata.storage.row_groups import split_name
+from fastdata.storage.source import Source
 
 #: Images of a tree from which its size is estimated.
 _ASKED = 1_000
-#: Sources that can be packed again in another encoding.
-_SOURCES = ("imagenet", "imagefolder", "webdataset")
 #: Bytes: each file takes whole pages.
 _PAGE = 4096
 _MOST_SIZE = 1 << 60
@@ -40,8 +40,12 @@ class Opened(NamedTuple):
 
 
 def extents(dataset: ImageDataset, indices: npt.NDArray[np.int64]) -> list[Extent]:
-    """Return the extents of some samples."""
-    found = dataset.source.gather(indices).blobs["image"].extents
+    """Return the extents of some samples; of tables, whose row groups are read, the whole files."""
+    source = dataset.source
+    if source.blocks is not None:
+        files = {Path(split_name(place)[0]) for place in getattr(source, "places", ())}
+        return [Extent(path, 0, path.stat().st_size) for path in files]
+    found = source.gather(indices).blobs["image"].extents
     paths = [Path(found.path(at)) for at in range(len(indices))]
     places = zip(paths, found.offsets.tolist(), found.lengths.tolist(), strict=True)
     # A length of -1 means the whole file. A damaged row may hold any numbers; the system takes
@@ -54,6 +58,25 @@ def extents(dataset: ImageDataset, indices: npt.NDArray[np.int64]) -> list[Exten
         )
         for path, offset, length in places
     ]
+
+
+class _Tree(ImageDataset):
+    """Folder of class folders, listed as ``fastdata convert imagefolder`` lists it."""
+
+    def __init__(self, path: Path, transform: Any) -> None:
+        source = ImageFolder(path, allow_empty=True)
+        files = [(one.path, one.label) for shard in source.shards() for one in shard.records()]
+        self._listed = FileList(files, source.classes)
+        super().__init__(path, transform, cache=Cache(bytes=0))
+
+    def _open_source(self) -> FilesSource:
+        return FilesSource(self._listed, self.path)
+
+    def _opened(self, learns: bool) -> Source:
+        source = self._open_source()
+        if learns:
+            source.learn(self.cache)
+        return source
 
 
 def open_any(dataset: str | os.PathLike[str] | ImageDataset, transform: Any) -> Opened:
@@ -73,34 +96,40 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, transform: Any) -> 
         except DatasetError as error:
             if has_manifest(path) or (path / WORK_NAME).exists():
                 raise
-            dataset = ImageDataset(_list_tree(path, error), transform, cache=Cache(bytes=0))
+            try:
+                dataset = _Tree(path, transform)
+            except SourceError:
+                raise error from None
     if not len(dataset):
         raise DataError(f"{dataset.path}: has no samples", "There is nothing to measure.")
-    if dataset.folder is not None:
-        return Opened(dataset, _describe_tree(dataset))
+    if isinstance(dataset.source, FilesSource):
+        return Opened(dataset, _describe_tree(dataset, dataset.source))
     manifest, location = dataset.manifest, Path(dataset.location)
-    if manifest.container in ELSEWHERE:
+    if is_url(manifest.root or "") or getattr(manifest, "remote", False):
         raise UsageError(
-            f"{location}: its images lie in {manifest.container} elsewhere, which is not diagnosed",
-            f"Pack it (fastdata convert dataset --root {location}), and diagnose the result.",
+            f"{location}: its images lie behind a URL, which is not diagnosed",
+            f"Copy them: fastdata convert dataset --root {shlex.quote(str(location))}",
         )
-    for entry in manifest.files:
-        if not (location / entry.name).exists():
+    # Files that were indexed on first use have their index in the cache folder.
+    path = Path(dataset.path) if has_manifest(Path(dataset.path)) else location
+    root = None if manifest.root is None else Path(os.path.normpath(location / manifest.root))
+    for place in manifest.places(location, root):
+        file = Path(split_name(place)[0] or place)
+        if not file.exists():
             raise DatasetError(
-                f"{location / entry.name}: no such file, though the dataset has it",
+                f"{file}: no such file, though the dataset has it",
                 "Copy the dataset again, or pack it again with fastdata convert.",
             )
     copied = sum(entry.size for entry in (manifest.index, *manifest.files))
-    root = None
-    if manifest.root is not None:
-        root = Path(os.path.normpath(location / manifest.root))
+    loose = root if manifest.container == "folder" else None
+    if loose is not None:
         copied += manifest.blob_bytes + manifest.loose_files * _PAGE
     data = Data(
-        path=str(dataset.path),
+        path=str(path),
         location=str(location),
         container=manifest.container,
-        root=None if root is None else str(root),
-        convert=_convert(manifest.source),
+        root=None if loose is None else str(loose),
+        convert=f"fastdata convert dataset --root {shlex.quote(str(path))}",
         samples=manifest.samples,
         bytes=manifest.blob_bytes,
         stage_bytes=copied,
@@ -109,23 +138,11 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, transform: Any) -> 
     return Opened(dataset, data)
 
 
-def _list_tree(path: Path, error: DatasetError) -> Any:
-    """Return torchvision's dataset of a tree; raise the error of what it is not if it is none."""
-    try:
-        from torchvision.datasets import ImageFolder
-    except (ImportError, AttributeError, RuntimeError):  # one of another torch fails in its own way
-        raise error from None
-    try:
-        return ImageFolder(str(path))
-    except OSError:
-        raise error from None
-
-
-def _describe_tree(dataset: ImageDataset) -> Data:
-    path, files = Path(dataset.path), [os.fspath(file) for file, _ in dataset.folder.samples]
+def _describe_tree(dataset: ImageDataset, source: FilesSource) -> Data:
+    path, files = Path(dataset.path), [source.path(row) for row in range(len(source))]
     classes = {os.path.relpath(file, path).partition(os.sep)[0] for file in files}
     split = split_to_pack(classes)
-    root = path / split if split else path
+    root = shlex.quote(str(path / split if split else path))
     drawn = files[:: max(1, len(files) // _ASKED)]
     size = round(len(files) * sum(os.stat(file).st_size for file in drawn) / len(drawn))
     return Data(
@@ -134,22 +151,9 @@ def _describe_tree(dataset: ImageDataset) -> Data:
         container="files",
         root=str(path),
         # Empty where more than a class belongs to an image: packing would lose it.
-        convert=_convert({"kind": "imagefolder", "root": str(root)}) if look(path).source else "",
+        convert=f"fastdata convert imagefolder --root {root}" if look(path).source else "",
         samples=len(files),
         bytes=size,
         stage_bytes=size + len(files) * _PAGE,
         in_memory=is_tmpfs(path),
     )
-
-
-def _convert(about: Mapping[str, Any]) -> str:
-    """Return the command that packs a dataset's source, as far as its manifest shows."""
-    kind, root, split = (about.get(name) for name in ("kind", "root", "split"))
-    if kind not in _SOURCES:
-        return "fastdata convert …"
-    words = f"fastdata convert {kind}"
-    if isinstance(root, str):
-        words += f" --root {shlex.quote(root)}"
-    if isinstance(split, str) and kind == "imagenet":
-        words += f" --split {shlex.quote(split)}"
-    return words

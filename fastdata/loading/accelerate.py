@@ -8,6 +8,7 @@ import torch.utils.data
 from torch.utils.data import IterableDataset
 
 from fastdata.errors import SlowPathWarning, UsageError, warn
+from fastdata.loading.sampler import LoadersOwn
 
 T = TypeVar("T", covariant=True)
 
@@ -21,6 +22,10 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
     _ranks: tuple[int, int] | None = None
     _native: Any = None
     _warned_taken_apart = False
+
+    def __dir__(self) -> list[str]:
+        """Leave out the question of Accelerate's, which may raise, for ``inspect``."""
+        return [name for name in super().__dir__() if name != "_is_accelerate_prepared"]
 
     @property
     def _shares_samples(self) -> bool:
@@ -56,3 +61,5 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
         if self.require_native:
             raise UsageError(f"require_native=True, but {slow}", _HINT)
         warn(f"{slow}. {_HINT}", SlowPathWarning)
+        if isinstance(self.sampler, LoadersOwn):
+            self.sampler.native = False  # the other loader iterates it, as was said

@@ -15,6 +15,7 @@ from PIL import Image
 from torch.utils.data import default_collate, get_worker_info
 
 from fastdata.errors import SampleError, UsageError
+from fastdata.text import human_size
 
 __all__ = ["fast_collate"]
 
@@ -26,10 +27,6 @@ _NO_FLOATS = (
     "Remove the transform that converts it: ToTensor, ConvertImageDtype, v2.ToDtype or "
     "Normalize. PIL images and the tensors of PILToTensor need no conversion; scale and "
     "normalise the batch on the device."
-)
-_ONE_SIZE = (
-    "Give the dataset a transform that makes all images one size, such as "
-    "RandomResizedCrop(224), or Resize(256) and CenterCrop(224)."
 )
 
 
@@ -174,10 +171,12 @@ def _batch(images: list[Any], view: str) -> torch.Tensor:
         where = f"{view}sample {i}"
         size = _size(image, where)
         if size != (height, width):
+            side = min(224, *size, height, width)
             raise UsageError(
-                f"{where} of the batch is {size[1]} pixels wide and {size[0]} high, sample 0 is "
-                f"{width} wide and {height} high",
-                _ONE_SIZE,
+                f"{where} of the batch has the size {human_size(*size[::-1])}, sample 0 "
+                f"{human_size(width, height)}",
+                "Give the dataset a transform that makes all images one size, such as "
+                f"RandomResizedCrop({side}), or Resize({side}) and CenterCrop({side}).",
             )
         if isinstance(image, Image.Image):
             # Pillow's fastest public access to pixels; np.asarray uses it, too, with overhead.

@@ -30,7 +30,7 @@ from fastdata.transforms.outcomes import Refusal, Unknown, of_any_size
 _SWITCHES = ("shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order")
 
 #: Values of ``on_error``.
-ON_ERROR = ("raise", "skip", "zero")
+ON_ERROR = ("raise", "replace", "drop", "zero")
 
 _PATHS = {
     "native": "native: {}",
@@ -194,7 +194,7 @@ class LoaderConfig:
         if self.on_error == "zero" and known.keys() & {"valid"} & {*(self.fields or images.fields)}:
             raise UsageError(
                 "on_error='zero' adds 'valid' to batches, and the dataset has a field of that name",
-                "Leave the field out, or take on_error='skip'.",
+                "Leave the field out, or take on_error='drop'.",
             )
         for part in images.parts or (images,):
             options, asked = part.options, self.fields or part.fields
@@ -206,7 +206,12 @@ class LoaderConfig:
                 hint = f"Give a tuple of {', '.join(map(repr, known))}, each at most once."
                 if name == "valid":
                     hint = '"valid" comes by itself, with on_error="zero".'
-                raise UsageError(f"fields={self.fields!r}: there is no {name!r}", hint)
+                who = "the dataset"
+                for source, part in zip(images.sources, images.parts, strict=False):
+                    if all(one.name != name for one in part.schema):
+                        who = f"source {source!r}"
+                        break
+                raise UsageError(f"fields={self.fields!r}: {who} has no {name!r}", hint)
             lacks = "image" not in (self.fields or ()) or name not in images.fields
             if name in moved and lacks and reader_of(images) is not None:
                 raise UsageError(

@@ -34,8 +34,9 @@ from fastdata.storage.fields import MASKS, common_fields, outlines_among
 from fastdata.storage.hugging_face import images_of, is_hub
 from fastdata.storage.joined import JoinedSource
 from fastdata.storage.source import Source
-from fastdata.text import class_name, human_count
+from fastdata.text import class_name, human_count, human_size
 from fastdata.transforms.compile import Recipe, compile_recipe
+from fastdata.transforms.outcomes import Refusal
 
 
 def recognise(dataset: Any) -> Images | NotKnown:
@@ -187,6 +188,10 @@ def _join(parts: list[Images], dataset: Any, kind: str, names: Sequence[str]) ->
             noun, one = names[0].split(maxsplit=1)
             why = f"{noun}s {one} and {name.removeprefix(noun)[1:]} of the {kind} have different "
             hint = f"Give all {noun}s the same."
+            sizes = [_sizes(one) for one in (first, part)]
+            if difference == "transforms" and sizes[0] != sizes[1]:
+                why = why.replace("have different ", f"make images of {sizes[0]} and ")
+                difference, hint = sizes[1], "End all transforms with a crop of one size."
             if difference == _FORMATS:
                 hint = "Pack them with boxes of one format: formats= only says what is stored."
             return NotKnown(why + difference, hint)
@@ -246,6 +251,13 @@ def _difference(one: Images, other: Images) -> str | None:
     if forms[0] != forms[1] or not common >= {*one.fields}:
         return "fields"
     return None if one.options.limits == other.options.limits else "limits"
+
+
+def _sizes(images: Images) -> str:
+    """Return the sizes of the images that a dataset's transform makes, in words."""
+    if isinstance(images.recipe, Refusal):
+        return "different sizes"
+    return ", ".join(human_size(*program.size) for program in images.recipe.programs)
 
 
 def _stack(one: Images, other: Images) -> bool:

@@ -86,7 +86,7 @@ class NativeIterator(Iterator[Any]):
         self._process = os.getpid()
         self._under_way: deque[Batch] = deque()
         self._late: Exception | None = None
-        self._skipped: list[str] = []
+        self._bad_named: list[str] = []
         _LIVE.add(self)
 
     def __iter__(self) -> NativeIterator:
@@ -150,26 +150,31 @@ class NativeIterator(Iterator[Any]):
 
     def _take(self) -> tuple[Batch, npt.NDArray[np.bool_] | None] | None:
         """Return the next decoded batch and its valid samples; None at the epoch's end."""
-        self._top_up(max(self._config.prefetch, 1))
-        if not self._under_way:
-            late, self._late = self._late, None
-            if late is not None:
-                raise late
-            return None
-        batch = self._under_way[0]
-        try:
-            errors = self._wait(batch)
-        except FastdataError:  # of the batch as a whole
+        kept: Batch | None = None
+        while kept is None:
+            self._top_up(max(self._config.prefetch, 1))
+            if not self._under_way:
+                late, self._late = self._late, None
+                if late is not None:
+                    raise late
+                return None
+            batch = self._under_way[0]
+            try:
+                errors = self._wait(batch)
+            except FastdataError:  # of the batch as a whole
+                self._deliver(batch)
+                raise
             self._deliver(batch)
-            raise
-        self._deliver(batch)
-        valid = None
+            kept = batch
+            if self._config.on_error == "drop":
+                kept, errors = self._without(batch, errors), {}
+        batch, valid = kept, None
         if errors:
             valid = self._handle(batch, errors)
         elif self._config.on_error == "zero":
             valid = np.ones(len(batch.planned.indices), np.bool_)
         # Count a slot once, however many of its substitutes are bad.
-        self._counters.skipped += len(batch.planned.tries.keys() | errors.keys())
+        self._counters.bad_samples += len(batch.planned.tries.keys() | errors.keys())
         planned = batch.planned
         if len(planned.numbers):
             self._progress.batch_key = planned.batch_key(self._key)
@@ -225,6 +230,20 @@ class NativeIterator(Iterator[Any]):
         self._refill(batch, errors)
         return None
 
+    def _without(self, batch: Batch, errors: dict[int, FastdataError]) -> Batch | None:
+        """Return a batch without its bad samples, decoded again; None if all are bad."""
+        while errors:
+            self._name(errors)
+            self._schedule.exclude(batch.planned.indices[list(errors)].tolist())
+            if len(errors) == len(batch.planned.indices):
+                self._counters.bad_samples += batch.planned.dropped + len(errors)
+                return None
+            planned = self._schedule.without(batch.planned, list(errors))
+            batch = self._pipeline.begin(planned, self._key)
+            errors = self._wait(batch)
+        self._counters.bad_samples += batch.planned.dropped
+        return batch
+
     def _refill(self, batch: Batch, errors: dict[int, FastdataError]) -> None:
         """Fill the slots of bad samples with substitutes."""
         schedule, planned = self._schedule, batch.planned
@@ -250,8 +269,8 @@ class NativeIterator(Iterator[Any]):
 
     def _name(self, errors: dict[int, FastdataError]) -> None:
         """Keep the first bad samples for the warning at the epoch's end."""
-        room = _NAMED - len(self._skipped)
-        self._skipped += [error.what for error in list(errors.values())[: max(room, 0)]]
+        room = _NAMED - len(self._bad_named)
+        self._bad_named += [error.what for error in list(errors.values())[: max(room, 0)]]
 
     def _assemble(self, batch: Batch, valid: npt.NDArray[np.bool_] | None) -> Any:
         """Return the batch for the user."""
@@ -384,17 +403,16 @@ class NativeIterator(Iterator[Any]):
         """End the epoch; warn of bad samples."""
         self._source.end_epoch()
         self.close()
-        skipped = self._counters.skipped
-        if not skipped:
+        bad = self._counters.bad_samples
+        if not bad:
             return
-        named = "".join(f"\n  {what}" for what in self._skipped)
-        more = skipped - len(self._skipped)
+        named = "".join(f"\n  {what}" for what in self._bad_named)
+        more = bad - len(self._bad_named)
         if not named:
             more, named = 0, " named in an earlier epoch's warning"
         warn(
-            f"{human_count(skipped, 'sample')} could not be decoded and "
-            f"{'was' if skipped == 1 else 'were'} "
-            f"{'replaced by others' if self._config.on_error == 'skip' else 'zeroed'}:{named}"
+            f"{human_count(bad, 'sample')} could not be decoded and "
+            f"{'was' if bad == 1 else 'were'} {_OUTCOMES[self._config.on_error]}:{named}"
             + (f"\n  and {more} more" if more > 0 else "")
         )
 
@@ -458,6 +476,9 @@ def _close_all() -> None:
 
 #: Child of a batch's key, of its labels; `seeded` has the first ones, a `DeviceLoader` number 4.
 _TARGETS = 5
+
+#: What `on_error` does with bad samples, in words.
+_OUTCOMES = {"replace": "replaced by others", "drop": "left out", "zero": "zeroed"}
 
 #: Bad samples that are named in the warning at an epoch's end.
 _NAMED = 10

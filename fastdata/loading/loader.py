@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import torch
 import torch.utils.data
 from torch import distributed as dist
-from torch.utils.data import Sampler
+from torch.utils.data import Sampler, SequentialSampler
 
 from fastdata.batches.images import Images
 from fastdata.batches.stats import Stats
@@ -39,6 +39,7 @@ from fastdata.loading.planned import PlannedBatches, recognise_any, transforms_o
 from fastdata.loading.progress import Progress, ProgressTracker
 from fastdata.loading.resuming import Resumable
 from fastdata.loading.sampler import (
+    LoadersOwn,
     RandomOrder,
     SequentialOrder,
     ShardedSampler,
@@ -145,8 +146,10 @@ class DataLoader(Resumable[T], Generic[T]):
             "index" (sample numbers, int64, shape (N,)) and "key" (a list of sample names). A
             further field of images must be one of the dataset's ``fields``. None for those.
         on_error: For samples that cannot be read or decoded: "raise" an error in the batch's place;
-            "skip" to fill the slot with another sample, drawn at random; or "zero" the slot, and
-            add "valid" to the batch, bool, shape (N,): the dict's or list's last entry.
+            "replace" it by another one, drawn at random, in a shuffled order (or where
+            ``order="sequential"`` is given); "drop" it from its batch, which is then smaller, on
+            one rank; or "zero" the slot, and add "valid" to the batch, bool, shape (N,): the dict's
+            or list's last entry.
         batch_transform: Called with each batch, the list or dict; returns the batch that the loader
             delivers (CutMix, MixUp, transforms on the GPU). Its draws from the global generators of
             Python, NumPy and torch (the CPU's) are a function of (seed, epoch, batch): on the
@@ -262,6 +265,7 @@ class DataLoader(Resumable[T], Generic[T]):
                 sampler, shuffle = RandomOrder(dataset, generator=generator), None
         torchs |= {"shuffle": shuffle, "sampler": sampler, "pin_memory": self._config.pin_memory}
         super().__init__(dataset, batch_size, **torchs, **unread)
+        self._check_on_error()
         self._open()
         self._tell_slow_path()
 
@@ -297,6 +301,33 @@ class DataLoader(Resumable[T], Generic[T]):
         warn_of_neighbours(dataset, sampler.order)
         return sampler
 
+    def _check_on_error(self) -> None:
+        """Raise UsageError if ``on_error`` would break what the order or the ranks promise."""
+        order: Any = getattr(self.batch_sampler, "sampler", None)
+        plan: Any = self.batch_sampler if self._planned is None else self._planned.plan
+        if self.on_error == "replace" and self.order is None:
+            own = self._row_sampler is not None or isinstance(self.dataset, Mixture)
+            shuffled = not isinstance(order, SequentialSampler) and (
+                getattr(order, "shuffle", True) and getattr(plan, "shuffle", True)
+            )
+            if not own and not shuffled:
+                raise UsageError(
+                    'on_error="replace" in a sequential order counts good samples twice',
+                    'Give on_error="drop", or over several ranks "zero"; or order="sequential" to '
+                    "replace bad samples all the same.",
+                )
+        if self.on_error != "drop":
+            return
+        ranks = max((self._ranks or (0, 1))[1], getattr(order, "num_replicas", 1))
+        if ranks > 1 or self._config.drop_last or getattr(plan, "drop_last", False):
+            full = "drop_last=True asks for full ones"
+            agree = f"all {ranks} ranks need batches of equal sizes"
+            raise UsageError(
+                f'on_error="drop" makes batches smaller, and {agree if ranks > 1 else full}',
+                'Give on_error="zero", which marks the bad samples; or "replace" in a shuffled '
+                "order.",
+            )
+
     def _choose(self, dataset: Any) -> None:
         """Choose the path; with a `BySize`, for each size class of the batches."""
         sizes: Sequence[tuple[int, int] | None] = ()
@@ -329,8 +360,9 @@ class DataLoader(Resumable[T], Generic[T]):
                 hint = "Take fastdata.DataLoader, or batches of one size."
                 raise UsageError("a BySize needs the core's own decoder", hint)
             self._native.differ([self._path_of(one) for one in self._sized])
-        if isinstance(self.sampler, ShardedSampler):
-            self.sampler.native = self._native is not None
+        own = getattr(self.batch_sampler, "sampler", self.sampler)
+        if isinstance(own, LoadersOwn):
+            own.native = self._native is not None and self._own_order
 
     def _path_of(self, choice: Choice) -> NativePath:
         """Return the native path of batches of one size."""

@@ -55,7 +55,7 @@ class Mixture(ConcatDataset[Any]):
             steps.
         group: Neighbouring positions with one source. With the loader's ``batch_size`` or a
             multiple of it, each batch has one source. Shares then hold in each 1,000 groups.
-        seed: Seed of the order of each source's rows.
+        seed: Seed of the order of each source's rows; crops follow the loader's ``seed``.
         fields: Keys of a sample, which is then a dict: any that every source's samples have, and
             "source", the source's place in ``names``. None: all that they have in common, in a
             tuple or, if theirs are dicts, in a dict.
@@ -116,6 +116,13 @@ class Mixture(ConcatDataset[Any]):
         while samples == "longest" and (lacking := self._lacking(sizes)) > 0:
             self._length += -(-lacking // self.group) * self.group
             self.plan = self._planned(sizes, settled)
+
+    def __repr__(self) -> str:
+        shares = zip(self.names, self.datasets, self.shares(self.epoch), strict=True)
+        named = (f"{name!r}: {len(one):,} samples, {share:.1%}" for name, one, share in shares)  # type: ignore[arg-type]
+        length = "endless" if self._length >= ENDLESS else f"samples={self._length}"
+        about = f"{length}, group={self.group}, seed={self._seed}"
+        return f"Mixture({{{'; '.join(named)}}}, {about})"
 
     def _planned(self, sizes: Sequence[int], settled: int | None) -> MixturePlan:
         if self._length > ENDLESS:

@@ -116,9 +116,8 @@ class NativePath:
         the order ``among``, None for all samples.
         """
         config = self._config
-        skipping = config.on_error == "skip"
         numbering = self._numbering
-        bad = self._bad if skipping else set()
+        bad = self._bad if config.on_error in ("replace", "drop") else set()
         fetches = None
         if self.in_part and not self._by_size:
             fetches = partial(plan_fetches, self._settings, numbering, key)
@@ -126,7 +125,8 @@ class NativePath:
         remote = self.source.start_pass(batches, numbering, bad, fetches, blobs)
         if remote is not None:
             batches = remote
-        schedule = Schedule(batches, numbering, key, bad, sampler=sampler, among=among)
+        drops = config.on_error == "drop"
+        schedule = Schedule(batches, numbering, key, bad, sampler=sampler, among=among, drops=drops)
         engine, pool = self._engine, self._pool
         if engine is None and config.num_workers:
             engine = Engine(config.num_workers)

@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from torch.utils.data import TensorDataset
 
+from fastdata.remote.patterns import pattern_of
 from fastdata.text import class_name
 
 #: Most parts of a batch to inspect.
@@ -51,8 +52,15 @@ IN_PLACE = (
     'Write fastdata.ImageDataset(dataset.with_format(None), transform=..., fields=("image", '
     '"label")), where transform takes one image, and fields= names the columns of a batch.'
 )
+_TARS = (
+    "Write fastdata.ImageDataset({root}, transform=..., fields=...), which indexes the tars where "
+    "they are on first use; fastdata index {root} --out INDEX does it beforehand."
+)
 #: Advice for other libraries' classes, by prefix of their names.
 _REMEDIES = {
+    "timm.data.readers.reader_wds.": _TARS,
+    "timm.data.readers.reader_hfds.": "Write fastdata.ImageDataset(datasets.load_dataset(...), "
+    "transform=...).",
     "timm.data.": "Give train.py --dataset torch/image_folder, or write "
     'timm.data.create_dataset("torch/image_folder", root={root}, split=...), or ' + _FOLDER + ".",
     "datasets.arrow_dataset.": IN_PLACE,
@@ -61,21 +69,30 @@ _REMEDIES = {
     "with fastdata index, which reads WebDataset's tars and Parquet, also by URL.",
     "lightly.data.": f"Write {_FOLDER}, and for the file names give the DataLoader "
     'fields=("image", "label", "key").',
-    "webdataset.": "Pack the shards with fastdata convert webdataset --root SHARDS, and load the "
-    "result: fastdata.ImageDataset(PACKED, transform=...).",
+    "webdataset.": _TARS,
+    "petastorm.": "Index the Parquet files where they are, fastdata index {root} --out INDEX, and "
+    "write fastdata.ImageDataset('INDEX', transform=...).",
+    "streaming.": "Index the shards where they are, fastdata index {root} --out INDEX, and write "
+    "fastdata.ImageDataset('INDEX', transform=...).",
+    "ffcv.": f"Load the images of which the .beton file was made: {_FOLDER}.",
+    "torchvision.datasets.coco.CocoCaptions": "Pack it, fastdata convert coco --root {root} "
+    "--annotations FILE, and write fastdata.ImageDataset(PACKED, transform=..., fields=...).",
     "torchvision.datasets.cifar.": _ARRAYS,
     "torchvision.datasets.mnist.": _ARRAYS,
     "torch.utils.data.dataset.TensorDataset": f"Write {_TABLE}",
 }
-#: Attributes in which datasets keep the folder of their images.
-_ROOTS = tuple(
-    map(operator.attrgetter, ("root", "reader.root", "input_dir", "img_dir", "dataset.root"))
+#: Where datasets keep the folder, or the files, of their images.
+_ROOTS: tuple[Callable[[Any], Any], ...] = (
+    *map(operator.attrgetter, ("root", "reader.root", "input_dir", "img_dir", "dataset.root")),
+    lambda pipeline: pattern_of(pipeline.pipeline[0].urls),
+    lambda streaming: streaming.streams[0].local,
 )
 
 
 def remedy(dataset: Any, wraps: bool = False) -> str:
     """Return the code that replaces an unknown dataset; ``wraps``: it holds a known one."""
-    names = [f"{one.__module__}.{one.__qualname__}" for one in type(dataset).__mro__]
+    kinds = (*type(getattr(dataset, "reader", None)).__mro__, *type(dataset).__mro__)
+    names = [f"{one.__module__}.{one.__qualname__}" for one in kinds]
     known = (
         words for name in names for start, words in _REMEDIES.items() if name.startswith(start)
     )

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from torch.utils.data import Sampler
 
 from fastdata.batches.images import Images, NotKnown
-from fastdata.decode.rows import read_sizes
+from fastdata.decode.rows import Sizes, sizes_of
 from fastdata.errors import UsageError
 from fastdata.loading.sampler import find_ranks
 from fastdata.loading.samplers import ResumableSampler
@@ -29,6 +29,9 @@ from fastdata.transforms.schedule import BySize, of_size
 
 #: Rows whose columns are read at once.
 _AT_ONCE = 1 << 16
+
+#: Classes of batches that are named.
+_NAMED = 6
 
 
 class PlannedBatches(ResumableSampler, Sampler[list[int]]):
@@ -94,10 +97,10 @@ class PlannedBatches(ResumableSampler, Sampler[list[int]]):
         """Take over a loader's seed and ranks; raise UsageError for another dataset."""
         from fastdata.loading.mixture import mixtures_in  # late, as in `recognise_any`
 
-        if on_error == "skip" and isinstance(self.plan, Packed):
+        if on_error == "replace" and isinstance(self.plan, Packed):
             raise UsageError(
-                'on_error="skip" fills slots with other samples, which may exceed the budget',
-                'Take on_error="zero".',
+                'on_error="replace" fills slots with other samples, which may exceed the budget',
+                'Take on_error="drop", or over several ranks "zero".',
             )
         if next(mixtures_in(dataset), None) is not None:
             raise UsageError(
@@ -122,7 +125,9 @@ class PlannedBatches(ResumableSampler, Sampler[list[int]]):
                 )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__} of {human_count(self.plan.samples, 'sample')}"
+        classes = ", ".join(self.plan.classes[:_NAMED]) + ", …" * (len(self.plan.classes) > _NAMED)
+        samples = human_count(self.plan.samples, "sample")
+        return f"{type(self).__name__}({samples}; {classes}; seed={self.seed})"
 
 
 class AspectRatioBatches(PlannedBatches):
@@ -233,10 +238,11 @@ class TokenBudgetBatches(PlannedBatches):
 
     Args:
         dataset: A dataset that fastdata reads; any other, with ``length`` as an array.
-        length: Of each row, whole numbers from 1: a field of numbers, or of lists, whose lengths
-            count; an array, (N,); or a function of columns, which returns the lengths of some rows.
-            Its argument is called for thousands of rows at once: ``columns["caption"]`` are their
-            values, ``columns["width"]`` and ``columns["height"]`` the sizes of their images.
+        length: Of each row, a number from 1, rounded up: a field of numbers, or of lists, whose
+            lengths count; an array, (N,); or a function of columns, which returns the lengths of
+            some rows. Its argument is called for thousands of rows at once:
+            ``columns["caption"]`` are their values, ``columns["width"]`` and ``columns["height"]``
+            the sizes of their images.
         budget: The most that lengths of a batch add up to.
         window: Rows of a window. Larger ones fill batches better, and take longer to begin.
         shuffle: As of `AspectRatioBatches`.
@@ -265,7 +271,7 @@ class TokenBudgetBatches(PlannedBatches):
             _require(at_least, f"{name}={value!r}", "Give a whole number from 1.")
         lengths = np.empty(len(dataset), np.int32)
         for first, found in _lengths(dataset, length):
-            wrong = np.flatnonzero((found < 1) | (found > budget))
+            wrong = np.flatnonzero(~((found >= 1) & (found <= budget)))  # NaN, too
             if len(wrong):
                 raise UsageError(
                     f"sample {first + wrong[0]} has a length of {found[wrong[0]]}, which is not "
@@ -348,12 +354,9 @@ def recognise_any(dataset: Any, size: tuple[int, int] | None) -> Images | NotKno
         return recognise(dataset)
 
 
-_Sizes = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
-
-
 def _image_sizes(
     dataset: Any, sizes: Sequence[tuple[int, int]], given: npt.ArrayLike | None
-) -> Iterator[tuple[int, _Sizes]]:
+) -> Iterator[tuple[int, Sizes]]:
     """Yield (first row, (widths, heights)) of images, in pieces; raise UsageError if unknown."""
     n = len(dataset)
     if given is not None:
@@ -418,36 +421,30 @@ class Columns(Mapping[str, Any]):
         column = self._source.column(name, self._rows)
         if not isinstance(column, np.ndarray) and is_ragged(column.type):
             return np.asarray(list_lengths(column))
-        values = np.asarray(values_of(column, field))
+        given = values_of(column, field)
+        values = np.asarray([np.nan if one is None else one for one in given])
         if values.ndim == 2:
             return np.full(len(values), values.shape[1])
         _require(
-            values.dtype.kind in "iu",
+            values.dtype.kind in "iuf",
             f"length={name!r} is a field of {field.type or values.dtype}, which has no lengths",
-            f"Give a function: length=lambda columns: [len(one) for one in columns[{name!r}]].",
+            "Name a field of numbers or lists. In Python, length= may be a function of columns.",
         )
         return values
 
     @property
-    def sizes(self) -> _Sizes:
+    def sizes(self) -> Sizes:
         """Widths and heights of the images, int32; 1 where an image cannot be read.
 
         Raise UsageError if neither the index nor images on this machine have them.
         """
-        column = self._source.gather(self._rows, ("image",)).blobs["image"]
-        widths, heights = (np.array(side, np.int32) for side in (column.widths, column.heights))
-        unknown = np.flatnonzero(widths == 0)
-        if len(unknown):
-            _require(
-                self._source.capabilities.local,
-                f"{self._source.location}: the sizes of its images are not known, and they are not "
-                "on this machine",
-                "Pack the dataset with fastdata convert, or give image_sizes=.",
-            )
-            limits = self._images.options.limits
-            widths[unknown], heights[unknown] = read_sizes(
-                self._source, self._rows[unknown], limits
-            )
+        widths, heights = sizes_of(self._source, self._rows, self._images.options.limits)
+        _require(
+            bool(widths.all()) or self._source.capabilities.local,
+            f"{self._source.location}: the sizes of its images are not known, and they are not "
+            "on this machine",
+            "Pack the dataset with fastdata convert, or give image_sizes=.",
+        )
         return np.maximum(widths, 1), np.maximum(heights, 1)
 
 
@@ -469,8 +466,8 @@ def _lengths(dataset: Any, length: Any) -> Iterator[tuple[int, npt.NDArray[np.in
         found = np.asarray(values)
         count = min(n - first, _AT_ONCE)
         _require(
-            found.shape == (count,) and found.dtype.kind in "iu",
+            found.shape == (count,) and found.dtype.kind in "iuf",
             f"length gives an array of shape {found.shape} and type {found.dtype} for {count} rows",
-            "Return a whole number for each row.",
+            "Return a number for each row.",
         )
-        yield first, found
+        yield first, np.ceil(found) if found.dtype.kind == "f" else found

@@ -118,7 +118,10 @@ class Resumable(LeftAlone[T], Generic[T]):
         """
         why = self._why_no_state()
         if why is not None:
-            warn(f"cannot save this loader's position, so resuming restarts the epoch: {why.what}")
+            warn(
+                f"cannot save this loader's position, so resuming restarts the epoch: {why.what}\n"
+                f"{why.hint}"
+            )
             return {}
         self._follow_samplers()
         if (current := self._current) is not None:
@@ -177,8 +180,9 @@ class Resumable(LeftAlone[T], Generic[T]):
         if isinstance(state, Mapping) and not state:
             raise UsageError(
                 "The state is empty: it was saved by a loader without states, which is off the "
-                "native path or has a sampler of its own.",
-                "Leave load_state_dict out, which restarts the epoch.",
+                "native path or has a sampler of its own, such as a DistributedSampler.",
+                "Leave load_state_dict out, which restarts the epoch; save states of a loader with "
+                'shard="auto".',
             )
         found = State.from_dict(state)
         if self._planned is not None:
@@ -285,10 +289,12 @@ class Resumable(LeftAlone[T], Generic[T]):
         if self._native is None:
             return self._choice.refusal("a state")
         if not self._own_order and self._planned is None:
+            sampler = getattr(self.batch_sampler, "sampler", self.batch_sampler)
             return UsageError(
-                "a state needs an order of fastdata's; this loader was given a sampler",
-                "Give shuffle=True or order=, and shard= instead of a DistributedSampler; or a "
-                "batch sampler of fastdata's, such as AspectRatioBatches.",
+                "a state needs an order of fastdata's, and this loader was given a "
+                f"{type(sampler).__name__}",
+                'Give shuffle=True (or order=) and shard="auto" in the place of a '
+                "DistributedSampler, or of one that a framework adds; or a sampler of fastdata's.",
             )
         return None
 

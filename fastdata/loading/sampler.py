@@ -32,16 +32,33 @@ _HINT = (
 )
 
 
-class ShardedSampler(EpochSampler, DistributedSampler[Any]):
+class LoadersOwn(EpochSampler):
+    """Sampler that a loader makes; ``native``: the loader takes the native path."""
+
+    native = False
+
+    def __iter__(self) -> Iterator[Any]:
+        self.warn_if_native()
+        return super().__iter__()  # type: ignore[misc, no-any-return]
+
+    def warn_if_native(self) -> None:
+        """Warn that other code iterates the sampler: a native loader asks for the order alone."""
+        if self.native:
+            warn(
+                "other code iterates the sampler of a native loader. If it is another loader, that "
+                "decodes in Python, without fields=, batch_transform= and on_error=, in the order "
+                f"of epoch {self.epoch}. {_HINT}",
+                SlowPathWarning,
+            )
+
+
+class ShardedSampler(LoadersOwn, DistributedSampler[Any]):
     """Sampler of one rank's samples, in the batches of `fastdata.plan.sharding.Epoch`.
 
     It is a ``DistributedSampler``, so that frameworks do not add one. Only the dataset's length
     matters. ``starts`` are as of `make_order`. ``planned`` is shared out instead of an order.
-    ``group`` positions belong to one batch; the last batches are then full. ``native``: its loader
-    takes the native path.
+    ``group`` positions belong to one batch; the last batches are then full.
     """
-
-    native = False
 
     def __init__(
         self,
@@ -93,24 +110,24 @@ class ShardedSampler(EpochSampler, DistributedSampler[Any]):
             return self.planned.order(epoch)
         return make_order(self.order, self.plan.samples, seed, epoch, self._starts)
 
+    def __repr__(self) -> str:
+        order = self.planned or f"order={self.order!r}, seed={self.seed}"
+        ranks = f"rank {self.rank} of {self.num_replicas}"
+        return f"{type(self).__name__}({len(self):,} of {len(self.dataset):,}, {ranks}, {order})"  # type: ignore[arg-type]
+
     def __iter__(self) -> Iterator[int]:
         """Yield the numbers of this rank's samples in the epoch."""
-        if self.native:  # its own loader asks for the order alone
-            what = (
-                "other code iterates the sampler of a native loader. If it is another loader, that "
-            )
-            what += f"decodes in Python, in the order of epoch {self.epoch}"
-            warn(f"{what}. {_HINT}", SlowPathWarning)
+        self.warn_if_native()
         order = self.order_of(self.seed, self.epoch)
         for draws, _, _ in ordered(self.plan, order, self.rows):
             yield from (draws % self.rows).tolist()
 
 
-class RandomOrder(EpochSampler, RandomSampler):
+class RandomOrder(LoadersOwn, RandomSampler):
     """Torch's random order, for a loader whose epoch frameworks may set."""
 
 
-class SequentialOrder(EpochSampler, SequentialSampler):
+class SequentialOrder(LoadersOwn, SequentialSampler):
     """Torch's sequential order, for a loader whose epoch frameworks may set."""
 
 

@@ -24,6 +24,7 @@ from fastdata.plan.draws import child, epoch_key
 from fastdata.plan.order import Order
 from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
 from fastdata.plan.sharding import PLANNED, State, epoch_number
+from fastdata.text import human_count
 
 #: Positions that are computed at once.
 _AT_ONCE = 4096
@@ -129,6 +130,8 @@ class PlannedSampler(ResumableSampler, Sampler[int]):
     """
 
     group = 1
+    #: Arguments to print.
+    _shown: tuple[str, ...] = ()
 
     def __init__(self, num_samples: int, rows: int, seed: int, *about: Any) -> None:
         self._length, self.rows, self._seed = num_samples, rows, operator.index(seed)
@@ -139,6 +142,11 @@ class PlannedSampler(ResumableSampler, Sampler[int]):
                 some = value[:: max(1, len(value) // 4096)]
                 value = zlib.crc32(np.ascontiguousarray(some).tobytes())
             self.fingerprint = child(self.fingerprint, int(value)) >> 1
+
+    def __repr__(self) -> str:
+        shown = {name: getattr(self, f"_{name}") for name in (*self._shown, "seed")}
+        about = "".join(f", {name}={value!r}" for name, value in shown.items())
+        return f"{type(self).__name__}({len(self):,} of {human_count(self.rows, 'row')}{about})"
 
     @abstractmethod
     def order(self, epoch: int) -> Order:
@@ -181,6 +189,8 @@ class WeightedSampler(PlannedSampler):
     Raises:
         UsageError: Weights are negative, not finite, or all 0; or too few for ``num_samples``.
     """
+
+    _shown = ("replacement",)
 
     def __init__(
         self,
@@ -267,6 +277,8 @@ class MPerClassSampler(PlannedSampler):
         UsageError: ``batch_size`` is no multiple of ``m``, or there are too few classes for it.
     """
 
+    _shown: tuple[str, ...] = ("m", "batch_size")
+
     def __init__(
         self,
         labels: Sequence[int] | npt.NDArray[Any] | torch.Tensor,
@@ -300,6 +312,7 @@ class MPerClassSampler(PlannedSampler):
         super().__init__(count, len(found), seed, found, m, self.group)
         if batch_size is None:
             self.group = 1
+        self._batch_size = batch_size
         self._m, self._classes = m, len(starts) // at_once * at_once
         self._rows, self._starts = order.astype(np.uint64), np.append(starts, len(found))
 
@@ -323,6 +336,8 @@ class BalancedSampler(MPerClassSampler):
     Raises:
         UsageError: There are no labels.
     """
+
+    _shown = ()
 
     def __init__(
         self,

@@ -22,14 +22,15 @@ from PIL import Image
 
 from fastdata.batches.images import Images, NotKnown, Options, overridden
 from fastdata.decode.folders import SAMPLE_METHODS, own_method
-from fastdata.errors import SampleError
+from fastdata.errors import LEAVE_OUT, SampleError
+from fastdata.loading.noticing import remedy
 from fastdata.storage.annotated import Annotated, AnnotatedSource
 from fastdata.storage.fields import MASKS, Field
 from fastdata.storage.paths import working_folder
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count
 from fastdata.transforms.compile import Recipe, compile_recipe, movements
-from fastdata.transforms.identity import changed, pillow_changed
+from fastdata.transforms.identity import changed, is_code, pillow_changed
 from fastdata.transforms.joint import ABSENT, Joint, Target
 from fastdata.transforms.outcomes import Refusal
 
@@ -285,7 +286,9 @@ def _recognise_bare(dataset: Any) -> NotKnown | None:
         return None
     own = own_method(dataset, base, *SAMPLE_METHODS, *kind.methods) or changed(base)
     if own:
-        return overridden(own)
+        # Such as torchvision's CocoCaptions, which derives from CocoDetection.
+        theirs = type(dataset) is not base and is_code(type(dataset).__module__)
+        return NotKnown(own, remedy(dataset)) if theirs else overridden(own)
     if parts is None:
         alone = getattr(dataset, "transform", None)
         if alone is not None and any(moves for _, moves in movements(alone)):
@@ -482,5 +485,5 @@ def _require_rgb(path: Any) -> None:
     if mode != "RGB":
         raise SampleError(
             f"it is an image of mode {mode}, which torchvision does not convert",
-            'Convert the file to RGB, or leave such samples out with on_error="skip".',
+            f"Convert the file to RGB, or {LEAVE_OUT}",
         )

@@ -35,7 +35,7 @@ from fastdata.storage.packed import PackedSource
 from fastdata.storage.parted import Parts
 from fastdata.storage.records import Row
 from fastdata.storage.row_groups import split_name
-from fastdata.text import human_count
+from fastdata.text import human_count, human_size
 
 #: Samples that one task decodes, and those whose file sizes one task checks.
 _ROWS = 256
@@ -589,12 +589,13 @@ def _blob_problem(row: Row, data: bytes) -> str | None:
     if row.encoding == "raw":
         if len(data) == row.width * row.height * 3:
             return None if row.channels == 3 else f"is raw, the index says {row.channels} channels"
-        return f"has {len(data)} bytes, too many or too few for {row.width} x {row.height} pixels"
+        return f"has {len(data)} bytes, too many or too few for {human_size(row.width, row.height)}"
     # An encoding that is not known here is anything that decodes (docs/formats/index.md).
     found = probe(data) if row.encoding in ENCODINGS else None
     width, height = open_image(data, info).size
     if (width, height) != (row.width, row.height):
-        return f"is {width} x {height} pixels, the index says {row.width} x {row.height}"
+        said = human_size(row.width, row.height)
+        return f"is {human_size(width, height)}, the index says {said}"
     if found is not None and found[:4] != info[:4]:
         return (
             f"is {found.encoding} of {found.channels} channels, "

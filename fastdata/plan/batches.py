@@ -12,6 +12,7 @@ left.
 
 from __future__ import annotations
 
+import sys
 import zlib
 from abc import ABC, abstractmethod
 from collections import deque
@@ -57,7 +58,7 @@ class Rest(ABC):
 
     def after(self, count: int) -> Position:
         """Return the position after so many steps; the last one, if there are fewer."""
-        last = deque(islice(self.batches(0), count), 1)
+        last = deque(islice(self.batches(0), min(count, sys.maxsize)), 1)
         return last[0][1] if last else ()
 
 

@@ -14,6 +14,7 @@ from fastdata.plan.order import Order, Random, Sequential
 from fastdata.plan.schedule import Drawn, ordered
 from fastdata.plan.sharding import Epoch
 from fastdata.plan.table import PlanTable
+from fastdata.text import human_size
 
 #: Children of the key of an epoch, beside those of `fastdata.plan.draws`.
 _STEPS, _ROWS = -9, -10
@@ -65,7 +66,7 @@ class Buckets(Plan):
     ) -> None:
         self.samples = len(bucket)
         self.sizes, self.batch_sizes = tuple(sizes), tuple(batch_sizes)
-        self.classes = tuple(classes) or tuple(f"{w} x {h}" for w, h in sizes)
+        self.classes = tuple(classes) or tuple(human_size(*size) for size in sizes)
         if not self.sizes:
             self.cost = "rows"
         self.shuffle, self.drop_last = shuffle, drop_last

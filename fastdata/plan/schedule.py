@@ -38,6 +38,7 @@ class Planned:
         asked: The draws of the order itself; ``draws`` differ from these where a bad sample was
             replaced.
         pool: How many draws of a sampler a substitute is taken from.
+        dropped: How many bad samples it has lost.
         tries: How many substitutes each replaced slot has had.
     """
 
@@ -49,6 +50,7 @@ class Planned:
     size: int = 0
     asked: Indices = field(default_factory=lambda: np.empty(0, np.int64))
     pool: int = 0
+    dropped: int = 0
     tries: dict[int, int] = field(default_factory=dict)
 
     def batch_key(self, key: int) -> int:
@@ -152,7 +154,8 @@ class Schedule:
     need not record it. In an order of fastdata's a substitute is any sample of the dataset. For a
     sampler it is a sample that the sampler has drawn: others may belong to another split. ``bad``
     are the source's samples known to be bad; it grows with `exclude`. ``sampler``: the batches are
-    a sampler's. Substitutes come from the order ``among``, None for all samples alike.
+    a sampler's. Substitutes come from the order ``among``, None for all samples alike. ``drops``:
+    leave bad samples out instead.
     """
 
     def __init__(
@@ -164,8 +167,9 @@ class Schedule:
         *,
         sampler: bool = False,
         among: Order | None = None,
+        drops: bool = False,
     ) -> None:
-        self._batches, self._among = batches, among
+        self._batches, self._among, self._drops = batches, among, drops
         self.numbering = numbering
         self._key = child(key, _SUBSTITUTES)
         self._bad = set() if bad is None else bad
@@ -193,9 +197,17 @@ class Schedule:
         planned = self.numbering.plan(draws, position, size, asked=draws, pool=pool)
         if self._bad:
             bad = [slot for slot, n in enumerate(planned.indices.tolist()) if n in self._bad]
+            if bad and self._drops:  # a batch without any good sample is left to the decoder
+                return self.without(planned, bad) if len(bad) < len(draws) else planned
             if bad:
                 self.numbering.place(planned, bad, self.substitutes(planned, bad))
         return planned
+
+    def without(self, planned: Planned, slots: Sequence[int]) -> Planned:
+        """Return a batch without the samples in some slots; others are left."""
+        dropped = planned.dropped + len(slots)
+        draws = np.delete(planned.draws, slots)
+        return self.numbering.plan(draws, planned.position, planned.size, dropped=dropped)
 
     def exclude(self, indices: Iterable[int]) -> None:
         """Remember samples of the source as bad."""

@@ -232,6 +232,10 @@ class State:
                 f"The state {', and '.join(wrong)}.", "Give what state_dict() returned, unchanged."
             )
         order: Any = state["order"]
+        if not isinstance(order, str):  # an array may not even be compared
+            raise UsageError(
+                f"The state is of order {order!r}.", "Give what state_dict() returned, unchanged."
+            )
         if order == "quasi-random":
             order = QuasiRandom(whole("window", state["window"]))
         numbers = {name: whole(name, state[name]) for name in _NUMBERS}

@@ -79,7 +79,18 @@ def open_filesystem(
             f"{redact(url)}: cannot open it: {describe_error(error)}",
             "Check the URL and --storage-option.",
         ) from None
+    if scheme in BUCKETS and "//" in path:
+        raise empty_part(url)
     return found, path
+
+
+def empty_part(url: str) -> UsageError:
+    """Return the error for keys with an empty part, which drivers take for others' listings."""
+    return UsageError(
+        f"{redact(url)}: has keys with an empty part between two slashes",
+        "Write one slash; if the objects' keys have two, rename them (aws s3 mv, gcloud storage "
+        "mv), or download them.",
+    )
 
 
 def _require_host(url: str, fs: fsspec.AbstractFileSystem) -> None:

@@ -26,6 +26,7 @@ from fastdata.remote.drivers import (
     BUCKETS,
     STALLED,
     StorageOptions,
+    empty_part,
     has_protocol,
     open_filesystem,
 )
@@ -71,8 +72,12 @@ def list_folders(url: str, storage_options: StorageOptions | None = None) -> lis
     """Return the sorted names of a folder's folders; none if the folder is missing."""
     _require_listing(url)
     found = _list(url, storage_options, "ls") or []
-    names = (str(info["name"]) for info in found if info["type"] == "directory")
-    return sorted({name.rstrip("/").rpartition("/")[2] for name in names} - {""})
+    names = {str(one["name"]).rstrip("/") for one in found if one["type"] == "directory"}
+    fs, top = open_filesystem(url, storage_options)
+    # Else it is an empty object, name/, that web consoles create for a folder.
+    if top in names and has_protocol(fs, *BUCKETS) and fs.find(top, prefix="/"):
+        raise empty_part(url)
+    return sorted({name.rpartition("/")[2] for name in names - {top}} - {""})
 
 
 def list_entries(url: str, storage_options: StorageOptions | None = None) -> dict[str, RemoteFile]:

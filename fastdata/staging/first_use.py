@@ -34,8 +34,12 @@ _FOLDERS = ("webdataset", "parquet", "arrow", "images")
 #: Seconds between signs of life to processes that wait for the index.
 _TICK = 1.0
 _ELSEWHERE = "Set FASTDATA_CACHE_DIR to a folder with room, or run fastdata index --out FOLDER."
-# Worker processes import the main module again: this one has none to import.
-_PROGRAM = "from fastdata.converters.indexing import main; main()"
+# Worker processes import the main module again: this one has none to import. The working folder,
+# in which -c looks first, may be a checkout, or have modules of any names.
+_PROGRAM = (
+    "import sys; sys.path[:] = filter(None, sys.path);"
+    "from fastdata.converters.indexing import main; main()"
+)
 
 
 def is_indexed_here(

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from fastdata import _native
-from fastdata.errors import FastdataError, SampleError
+from fastdata.errors import LEAVE_OUT, FastdataError, SampleError
 from fastdata.storage.arrow import as_arrow
 from fastdata.storage.columns import Column, as_objects
 from fastdata.storage.fields import BLOBS, IMAGE, Field
@@ -19,7 +19,7 @@ from fastdata.storage.files import code_of
 from fastdata.storage.listed import FilesSource
 from fastdata.storage.source import Blob, BlobColumn, Gathered, Rows
 
-_HINT = 'Correct them, or leave such samples out with on_error="skip".'
+_HINT = f"Correct them, or {LEAVE_OUT}"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -195,8 +196,8 @@ def python_values(column: pa.Array) -> list[Any]:
     `array_type`. Dates, moments and durations, at any depth, are whole numbers of their unit:
     Python's own lose nanoseconds and end in the year 9999.
     """
-    counted = _with_moments(_rebuilt(column.type, _decoded), None)
     kind = column.type
+    counted = _counted(kind)
     if counted != kind:
         column = column.cast(counted)
     if array_type(kind) is not None and (items := fixed_items(column)) is not None:
@@ -213,6 +214,11 @@ def python_values(column: pa.Array) -> list[Any]:
     ends = np.cumsum(as_numpy(column.value_lengths().fill_null(0)), dtype=np.int64).tolist()
     pairs = zip([0, *ends], ends, column.is_valid().to_pylist(), strict=False)
     return [numbers[start:end] if valid else None for start, end, valid in pairs]
+
+
+@lru_cache(maxsize=1024)
+def _counted(kind: pa.DataType) -> pa.DataType:
+    return _with_moments(_rebuilt(kind, _decoded), None)
 
 
 def size_of(value: Any) -> int:

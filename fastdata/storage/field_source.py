@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fastdata import _native
-from fastdata.errors import FastdataError, SampleError
+from fastdata.errors import LEAVE_OUT, FastdataError, SampleError
 from fastdata.once import once
 from fastdata.storage.source import Blob, BlobColumn, Gathered, Rows, Source
 
@@ -20,7 +20,7 @@ class MissingError(SampleError):
     """A sample lacks a further image."""
 
 
-_LACKS = 'Leave such samples out with on_error="skip", or give a collate_fn, which gets None.'
+_LACKS = f"Give a collate_fn, which gets None; or {LEAVE_OUT}"
 
 
 class FieldSource(Source):

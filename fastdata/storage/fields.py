@@ -9,7 +9,6 @@ import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -31,15 +30,10 @@ RELATIVE = "relative "
 FORMATS = (*BOXES, *POINTS, *OUTLINES, *(RELATIVE + one for one in (*BOXES, *POINTS, "polygons")))
 #: Name of the masks that columns of outlines give, where no field has it.
 MASKS = "masks"
-#: Names of fields: any text without control characters, surrogates and slashes.
-NAME = re.compile(r"(?!\.)[^\x00-\x1f\x7f-\x9f/\ud800-\udfff]{1,100}")
-#: Names that every file system takes, and no index of the dataset itself has.
-_PLAIN = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
-
-
-def file_stem(name: str) -> str:
-    """Return what the names of a field's files have: its name, or else a digest of it."""
-    return name if _PLAIN.fullmatch(name) else f"~{sha256(name.encode()).hexdigest()[:16]}"
+#: Names of fields. WebDataset's own begin with two underscores.
+NAME = re.compile(r"(?!__)[^/\x00-\x1f\x7f\ud800-\udfff]{1,100}")
+#: Names of fields that can be in the names of files, also behind URLs.
+_IN_FILES = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9_.\-]*")
 
 
 class Field(NamedTuple):
@@ -163,6 +157,11 @@ class StoredField:
         if meaning and not can_have(kind_of_values, meaning):
             raise ValueError(f"the field {name} is {kind_of_values}, which cannot be {meaning}")
         return cls(Field(name, kind, kind_of_values, nullable, meaning), index, file, rows)
+
+
+def in_file_name(place: int, name: str) -> str:
+    """Return a field's name in the names of its files; ``place`` is the field's in the dataset."""
+    return name if _IN_FILES.fullmatch(name) else f"_{place}"
 
 
 def common_fields(schemas: Sequence[Sequence[Field]]) -> tuple[Field, ...]:

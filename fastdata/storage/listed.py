@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
+from fastdata.errors import LEAVE_OUT
 from fastdata.storage.cache import Cache
 from fastdata.storage.fields import BLOBS
 from fastdata.storage.files import is_too_many, read_file
@@ -174,7 +175,7 @@ class FilesSource(LearningSource):
 
     hints = Hints(
         missing="Put the file back, or rebuild torchvision's dataset.",
-        undecodable='Repair the file, or leave such samples out with on_error="skip".',
+        undecodable=f"Repair the file, or {LEAVE_OUT}",
     )
 
     def __init__(self, listing: Listing, location: Path | str = "", base: str = "") -> None:

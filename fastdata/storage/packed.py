@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata import _native
-from fastdata.errors import CorruptionError, DatasetError, FastdataError, printable, warn
+from fastdata.errors import LEAVE_OUT, CorruptionError, DatasetError, FastdataError, printable, warn
 from fastdata.once import once
 from fastdata.storage.cache import Cache
 from fastdata.storage.checksum import crc32c
@@ -46,7 +46,7 @@ from fastdata.storage.source import (
     Source,
     upright_size,
 )
-from fastdata.text import human_count
+from fastdata.text import human_count, human_size
 
 _IN_PLACE_HINT = (
     "Run fastdata verify to find further damage; then put the files back as they were, or index "
@@ -75,8 +75,7 @@ class IndexedSource(Source):
     hints = Hints(
         _HINT,
         "Put the file back, or pack the dataset again.",
-        'Leave such samples out with on_error="skip", or find them all with fastdata verify and '
-        "pack without them (--skip-bad).",
+        f"Find them all with fastdata verify and pack without them (--skip-bad), or {LEAVE_OUT}",
     )
 
     def __init__(
@@ -346,7 +345,7 @@ class IndexedSource(Source):
             with self._guard():
                 data = self.read(record, row)
                 if record.encoding == "raw" and len(data) != record.width * record.height * 3:
-                    size = f"{record.width} x {record.height}"
+                    size = human_size(record.width, record.height)
                     raise self.corrupt(record, row, f"it does not have {size} pixels")
         about = (record.encoding, record.width, record.height, record.channels)
         orientation = record.orientation if self._turns(field) else 0
@@ -369,8 +368,8 @@ class IndexedSource(Source):
                     size = upright_size(*size, record.orientation)
                 raise self.problem(
                     row,
-                    f"the image has {width} x {height} pixels, the index says "
-                    f"{size[0]} x {size[1]}",
+                    f"the image is {human_size(int(width), int(height))}, the index says "
+                    f"{human_size(*size)}",
                     "corrupt_index",
                 )
 

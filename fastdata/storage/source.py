@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.errors import (
+    LEAVE_OUT,
     MORE_FILES,
     CorruptionError,
     DatasetError,
@@ -163,7 +164,7 @@ class Hints(NamedTuple):
 
     changed: str = "Restore the data, or open them again."
     missing: str = "Put the file back."
-    undecodable: str = 'Leave such samples out with on_error="skip".'
+    undecodable: str = f"Repair them, or {LEAVE_OUT}"
 
 
 class Source(ABC):

@@ -16,6 +16,7 @@ from PIL import Image
 
 from fastdata import _native
 from fastdata.errors import UsageError
+from fastdata.text import human_size
 from fastdata.transforms import geometry
 from fastdata.transforms.checks import MaskFill
 from fastdata.transforms.forms import Form, in_form
@@ -120,9 +121,9 @@ class Sized(Transform):
 
     @property
     def dimensions(self) -> str:
-        """The size: width x height, or one number."""
+        """The size in words: height x width, or one number."""
         size = self.size
-        return f"{size[1]} x {size[0]}" if isinstance(size, tuple) else str(size)
+        return human_size(size[1], size[0]) if isinstance(size, tuple) else str(size)
 
     @property
     def title(self) -> str:
@@ -241,7 +242,8 @@ def call(
     if not isinstance(image, Image.Image):
         raise UsageError(
             f"{transform.title} was given a {type(image).__name__}, not a PIL image.",
-            "Put it before what makes tensors of images.",
+            "Put it before what makes tensors of images, such as another transform of fastdata: "
+            "fastdata.transforms.Compose takes several, torchvision's does not.",
         )
     if reason := misplaced(views, tail):
         raise UsageError(reason, "Change the order of the transforms.")
@@ -291,7 +293,9 @@ def _augment(
     try:
         *_, new_width, new_height = program.draw(int(cuts["key"][0]), width, height)
     except ValueError as error:
-        raise UsageError(f"The image has {width} x {height} pixels: {error}.", SMALL_HINT) from None
+        raise UsageError(
+            f"The image is {human_size(width, height)}: {error}.", SMALL_HINT
+        ) from None
     dtype = "uint8" if output.dtype == "uint8" else "float32"
     out: npt.NDArray[Any] = np.empty((1, new_height, new_width, output.channels), dtype)
     job = _native.Job(

@@ -249,20 +249,31 @@ def transforms(who: str, name: str, given: Any) -> tuple[Callable[[Any], Any], .
 def callables(
     who: str, given: Sequence[Any], *, classes: bool = False
 ) -> tuple[Callable[[Any], Any], ...]:
-    """Check that all can be called."""
+    """Check that all can be called, and that none is a class without its parentheses."""
     for at, transform in enumerate(given):
-        if isinstance(transform, type) and not classes:
-            name = transform.__name__
-            raise UsageError(
-                f"{who}: transform {at} is the class {name}, not a transform.",
-                f"Write {name}(…), with its arguments.",
-            )
+        if not classes:
+            require_objects(f"{who}: transform {at}", transform)
         if not callable(transform) and not hasattr(transform, "emit"):  # a step that was read
             raise UsageError(
                 f"{who}: transform {at}, {transform!r}, cannot be called.",
                 "Give transforms, not their results or names.",
             )
     return tuple(given)
+
+
+def require_objects(name: str, transform: Any) -> None:
+    """Raise UsageError for a class in a pipeline whose objects are transforms.
+
+    Classes such as torchvision's ``tv_tensors.Image`` are functions of an image.
+    """
+    if isinstance(transform, type) and any("__call__" in vars(one) for one in transform.__mro__):
+        raise UsageError(
+            f"{name} is the class {transform.__name__}, not a transform",
+            f"Write its parentheses, with its arguments: {transform.__name__}(…).",
+        )
+    held = getattr(transform, "__dict__", {}).get("transforms", transform)
+    for at, one in enumerate(held if type(held) in (list, tuple) else ()):
+        require_objects(f"{name}: transform {at}", one)
 
 
 # --- types of parameters -------------------------------------------------------------------------

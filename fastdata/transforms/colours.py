@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
 from fastdata.errors import UsageError
+from fastdata.text import human_size
 from fastdata.transforms import checks
 from fastdata.transforms.base import ByChance, Transform, range_words
 from fastdata.transforms.checks import Probability, Range, number_from, range_from, whole_from
@@ -286,7 +287,7 @@ class GaussianBlur(Transform):
     @property
     def words(self) -> str:
         width, height = self.kernel_size  # type: ignore[misc]
-        return f"blur by {width} x {height}, sigma {range_words(self.sigma)}"
+        return f"blur by {human_size(width, height)}, sigma {range_words(self.sigma)}"
 
     def emit(self, tree: Builder) -> None:
         sigma = tree.uniform(*self.sigma)  # type: ignore[misc]

@@ -30,7 +30,8 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.errors import UsageError
-from fastdata.text import human_count
+from fastdata.plan.draws import sample_keys
+from fastdata.text import human_count, human_size
 from fastdata.transforms import (
     functions,
     geometry,
@@ -41,6 +42,7 @@ from fastdata.transforms import (
     transformers,
 )
 from fastdata.transforms.base import misplaced, read
+from fastdata.transforms.checks import require_objects
 from fastdata.transforms.forms import Form, Stack, in_form, leaves
 from fastdata.transforms.geometry import Cuts
 from fastdata.transforms.identity import composed, derived, fresh_look, name_in, name_of, override
@@ -63,6 +65,9 @@ from fastdata.transforms.reading import (
 from fastdata.transforms.schedule import Varying
 from fastdata.transforms.scripts import imports_of, line_for
 from fastdata.transforms.tree import native_program
+
+#: Returns widths and heights of some images, int32, (N,); () if none are known.
+GetSizes: TypeAlias = "Callable[[], tuple[Any, Any] | tuple[()]]"
 
 
 @dataclass(frozen=True)
@@ -336,7 +341,10 @@ def read_pipeline(
 
 
 def compile_recipe(
-    transform: Any, size: tuple[int, int] | None = None, joint: Joint | None = None
+    transform: Any,
+    size: tuple[int, int] | None = None,
+    joint: Joint | None = None,
+    sizes: GetSizes | None = None,
 ) -> Recipe | Refusal:
     """Compile a pipeline; or say why it cannot be.
 
@@ -345,39 +353,43 @@ def compile_recipe(
     a Compose of either, a ``torch.nn.Sequential``, a list or a tuple of them and of any callables;
     a Schedule or BySize, which serves as the one of now; or None. ``size`` is (width, height) of
     every image, None: they may differ. ``joint`` is a sample's with targets, which the transform is
-    called with.
+    called with. ``sizes`` returns the sizes of some images, for advice.
     """
     if transform is None:
-        return Refusal(
-            "There is no transform, and images of different sizes cannot make a batch: give one "
-            "that brings them to one size, such as fastdata.transforms.RandomResizedCrop(224)."
-        )
+        differ, crops = _advised((), "", sizes)
+        return Refusal(f"There is no transform, and the images {differ} batch: give {crops}.")
     if isinstance(transform, Varying):
         transform = transform.current
+    require_objects("the transform", transform)
     with fresh_look():
-        return _compile(transform, size, joint)
+        return _compile(transform, size, joint, sizes)
 
 
-def _compile(transform: Any, size: tuple[int, int] | None, joint: Joint | None) -> Recipe | Refusal:
+def _compile(
+    transform: Any,
+    size: tuple[int, int] | None,
+    joint: Joint | None,
+    sizes: GetSizes | None,
+) -> Recipe | Refusal:
     views, tail, form = read_pipeline(transform, size, joint)
     several = form is not None
     if reason := misplaced(views, tail):
         first = next((view for view in views if view.misplaced is not None), None)
         if first is not None and first.fixed is None and first.misplaced is not first.tail[0]:
-            reason = _refusal(first)
+            reason = _refusal(first, sizes)
         # Ours ask the same when they are called; torchvision's Compose calls them one by one, which
         # works with an image alone.
         fails = is_ours(transform) or any(view.fails for view in views)
         fails = fails or (joint is not None and any(is_ours(view.misplaced) for view in views))
         return Refusal(reason, unknown_steps(views[0]), impossible=fails)
     if failing := next((view for view in views if view.fails), None):
-        return Refusal(_refusal(failing), unknown_steps(failing), impossible=True)
+        return Refusal(_refusal(failing, sizes), unknown_steps(failing), impossible=True)
     programs = []
     refusal = None
     for number, view in enumerate(views):
         if view.fixed is None and refusal is None:
             where = f"View {number}: " if several else ""
-            refusal = Refusal(where + _refusal(view), unknown_steps(view))
+            refusal = Refusal(where + _refusal(view, sizes), unknown_steps(view))
         steps, pixels = tuple(view.steps), (*view.pixels, *view.erasures)
         filtered = view.filter or "bilinear"
         about = view.fixed or (0, 0), filtered, view.output()
@@ -440,7 +452,39 @@ def _moves(transform: Any) -> bool | None:
 # --- advice ------------------------------------------------------------------------------------
 
 
-def _refusal(view: Reading) -> str:
+#: Widths and heights of photographs, in the place of unknown ones.
+_PHOTOGRAPHS = (np.array([500, 375], np.int32), np.array([375, 500], np.int32))
+#: Usual sizes of crops, and of images before them.
+_CROP, _RESIZE = 224, 256
+
+
+def _advised(steps: Sequence[Any], after: str, sizes: GetSizes | None) -> tuple[str, str]:
+    """Say how images differ after some steps, and which crops suit them."""
+    known = sizes() if sizes is not None else ()
+    widths, heights = known or _PHOTOGRAPHS
+    cuts = geometry.draw(tuple(steps), widths, heights, sample_keys(0, np.arange(len(widths)), 0))
+    canvas = cuts["canvas"][cuts["too_small"] == 0]
+    if not len(canvas):
+        canvas = np.array([[_CROP, _CROP]])
+    width, height = canvas[0].tolist()
+    other = canvas[(canvas != canvas[0]).any(1)]
+    differ = f"may have different sizes{after} and cannot make a"
+    if known and not len(other):
+        crop = height if height == width else (height, width)
+        same = f"which leaves images of {human_size(width, height)} as they are"
+        return differ, f"fastdata.transforms.CenterCrop({crop}), {same}"
+    if known:
+        both = f"{human_size(width, height)} and {human_size(*other[0].tolist())}"
+        differ = f"have different sizes{after}, such as {both}, and cannot make a"
+    shorter = canvas.min(1)
+    side = int(np.median(shorter))
+    if after and (shorter == side).all():
+        return differ, f"fastdata.transforms.CenterCrop({side})"
+    resize, side = (side, side) if side < _RESIZE else (_RESIZE, _CROP)
+    return differ, f"fastdata.transforms.Resize({resize}) and CenterCrop({side})"
+
+
+def _refusal(view: Reading, sizes: GetSizes | None = None) -> str:
     """Say why there is no recipe for a view."""
     if not view.tail or not (view.fails or view.fixed is None):
         after = f" after {view.last}" if view.last else ""
@@ -448,11 +492,8 @@ def _refusal(view: Reading) -> str:
         lists = (
             "give a collate_fn, such as fastdata.collate.collate_padded(32); or " if targets else ""
         )
-        return (
-            f"The images may have different sizes{after} and cannot make a batch: {lists}add "
-            "fastdata.transforms.CenterCrop(224), which leaves images of that size as they are, "
-            "or use a Resize to (height, width)."
-        )
+        differ, crops = _advised(view.steps, after, sizes)
+        return f"The images {differ} batch: {lists}add {crops}, or use a Resize to (height, width)."
     first, why = view.tail[0], view.why
     name = LIBRARIES.name_of(first)
     if view.fails:

@@ -31,6 +31,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from fastdata import _native
+from fastdata.text import human_size
 
 #: Remedy for an image that is smaller than a random crop.
 SMALL_HINT = "Resize before it, give a crop pad_if_needed=True, or RandomIoUCrop an option of 1."
@@ -62,8 +63,7 @@ def too_small(steps: Sequence[Any], cuts: Cuts) -> dict[int, str]:
     if np.count_nonzero(cuts["too_small"]):
         for row in np.flatnonzero(cuts["too_small"]).tolist():
             step = steps[int(cuts["too_small"][row]) - 1]
-            width, height = cuts["found"][row].tolist()
-            described[row] = f"{width} x {height} pixels, {step.refusal}"
+            described[row] = f"{human_size(*cuts['found'][row].tolist())} pixels, {step.refusal}"
     return described
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 #: One value a channel.
@@ -43,6 +43,9 @@ NOT_KNOWN = Declined("it is not a transform that fastdata knows", known=False)
 
 #: The transform raises on every path.
 HAS_TENSOR = Declined("it works on PIL images, and has a tensor here", raises=True)
+IN_OUR_COMPOSE = replace(
+    HAS_TENSOR, advice="write fastdata.transforms.Compose in place of torchvision's"
+)
 HAS_NO_FLOATS = Declined("it normalises floats, and has none here", raises=True)
 
 #: Only tensors of another library's transform would raise here.

@@ -28,6 +28,7 @@ from fastdata.transforms.identity import override
 from fastdata.transforms.joint import CONVERTED, Joint
 from fastdata.transforms.outcomes import (
     HAS_TENSOR,
+    IN_OUR_COMPOSE,
     NOT_KNOWN,
     Conversion,
     Declined,
@@ -361,12 +362,15 @@ class Reading:
         self.mean: Values | None = None
         self.std: Values | None = None
         self.channels_last = True
+        self.returned = False  # a fastdata step in torchvision's Compose has returned a tensor
         self.offered = False  # the last step was offered in the place of one of PIL images
         for one, ours in items:
             if not self.tail:
                 self.why = self._add(one, ours)
                 if self.why is None:
                     continue
+                if self.why is HAS_TENSOR and self.returned:
+                    self.why = IN_OUR_COMPOSE
             if one is not RETURNED:
                 self.tail.append(one.original if isinstance(one, Offered) else one)
 
@@ -435,7 +439,7 @@ class Reading:
             return self._add_offered(transform)
         if transform is RETURNED:
             if not self.has_tensor:
-                self.kind = "own" if ours else "tensor"
+                self._return(ours)
             return None
         if (views := views_of(transform, self.libraries)) is not None:
             if views.crops:
@@ -446,14 +450,17 @@ class Reading:
                 return HAS_TENSOR
             reason: Declined | None = transform.read(self)
             if reason is None and ours is not None and not transform.of_targets:
-                # Each fastdata step returns a tensor when other libraries call it.
-                self.kind = "own" if ours else "tensor"
+                self._return(ours)
                 self.offered = False
             return reason
         found = self.libraries.translate(transform, self.kind, self.dtype)
         if isinstance(found, Declined):
             return found
         return self._add_all(map(self._take, found if isinstance(found, tuple) else (found,)))
+
+    def _return(self, ours: bool | None) -> None:
+        """Return a tensor, as fastdata's steps do where other libraries call them."""
+        self.kind, self.returned = "own" if ours else "tensor", self.returned or not ours
 
     def _add_all(self, reasons: Iterable[Declined | None]) -> Declined | None:
         """Take several steps, each as its reason is asked for: all of them, or none."""

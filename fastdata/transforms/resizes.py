@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.errors import UsageError
+from fastdata.text import human_size
 from fastdata.transforms import checks, geometry
 from fastdata.transforms.base import Sized, Transform, range_words
 from fastdata.transforms.checks import Filter, Filters, Probability, Range, Size
@@ -304,7 +305,7 @@ class ScaleJitter(_RandomSize):
     def words(self) -> str:
         height, width = self.target_size
         by = range_words(self.scale_range)
-        return f"resize within {width:g} x {height:g} by {by} ({self.interpolation})"
+        return f"resize within {human_size(width, height)} by {by} ({self.interpolation})"
 
     def geometry(self) -> Cut:
         return "scale_jitter", (*self.target_size, *self.scale_range)
