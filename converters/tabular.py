@@ -462,14 +462,14 @@ def _batches(
         for role in roles:
             same = _is_label if role != chosen.label else partial(_is_label_of, chosen.named)
             _require(file, role, kinds.get(role), same)
-        constants = {name: folders[name] for name in roles if name not in names}
+        constants: dict[str, Any] = {name: folders[name] for name in roles if name not in names}
         stored = []
         for field in fields:
             known = field.name in opened.schema.names
             if not known and field.name in folders:
-                value = folders[field.name]
-                whole = value is not None and pa.types.is_integer(field.type)
-                constants[field.name] = int(value) if whole else value
+                text = folders[field.name]
+                whole = text is not None and pa.types.is_integer(field.type)
+                constants[field.name] = int(str(text)) if whole else text
                 continue
             found = opened.schema.field(field.name).type if known else None
             _require(file, field.name, found, partial(_is_of, field))

@@ -88,10 +88,11 @@ class ImageDataset(NativeSamples):
 
     Args:
         path: The dataset's folder, or its URL; or what is indexed on first use: tars of WebDataset
-            (``shards/{000..999}.tar``), Parquet, their URL, or ``hf://datasets/owner/name``; or a
-            dataset of torchvision's: an ``ImageFolder``, ``DatasetFolder`` or ``ImageNet``, which
-            is then read in place, with its transforms unless others are given here; or a
-            ``datasets.Dataset``, which is read in place, too (docs/guides/hugging-face.md).
+            (``shards/*.tar``), Parquet, a folder of either, of ``save_to_disk``'s or of images
+            alone, their URL, or ``hf://datasets/owner/name``; or a dataset of torchvision's: an
+            ``ImageFolder``, ``DatasetFolder`` or ``ImageNet``, which is then read in place, with
+            its transforms unless others are given here; or a ``datasets.Dataset``, which is read
+            in place, too (docs/guides/hugging-face.md).
         transform: Applied to each image; None to return PIL images. With several fields of images,
             a dict of such functions by field.
         target_transform: Applied to each label.

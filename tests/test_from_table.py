@@ -215,3 +215,12 @@ def test_labels_that_are_no_classes_stay_fields() -> None:
     table = {"image": FILES, "label": [None, *LABELS[1:]], "scores": [0.5] * ROWS}
     dataset = ImageDataset.from_table(table, fields=("image", "label", "scores"))
     assert dataset.classes == [] and dataset[0]["label"] is None and dataset[1]["label"] == 1
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_classes_of_transforms_are_refused(tv: Any, wrapped: bool) -> None:
+    transform = tv.Compose([tv.Resize(8), tv.ToTensor]) if wrapped else RandomResizedCrop
+    with pytest.raises(UsageError) as caught:
+        ImageDataset.from_table(FILES, transform)
+    assert "(…)" in caught.value.hint
+    assert ImageDataset.from_table({"image": FILES, "label": LABELS}, None, str)[1][1] == "1"

@@ -166,6 +166,54 @@ def test_tars_are_indexed_on_first_use(
         ImageDataset(root / "part-0.tar")
 
 
+def test_globs_and_folders_are_indexed_on_first_use(
+    tars: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hugging_face: Any
+) -> None:
+    root, expected = tars
+    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / "cache"))
+    (root / "part-2.tar").rename(root / "part-2.TAR")
+    images = [image for image, *_ in expected.values()]
+    flat = make_tree(tmp_path / "flat", [f"{n}.jpg" for n in range(3)])
+    (flat / "notes.txt").touch()
+    features = {"image": hugging_face.Image(), "label": hugging_face.ClassLabel(names=["a", "b"])}
+    rows = {"image": [{"bytes": one, "path": None} for one in images[:4]], "label": [0, 1, 1, 0]}
+    saved = hugging_face.Dataset.from_dict(rows, hugging_face.Features(features))
+    saved.save_to_disk(tmp_path / "saved")
+    hugging_face.DatasetDict({"train": saved}).save_to_disk(tmp_path / "both")
+    places = {
+        root: images,
+        f"{root}/part-?.tar": images[: 2 * EACH],
+        root / "part-2.TAR": images[2 * EACH :],
+        flat: [path.read_bytes() for path in sorted(flat.glob("*.jpg"))],
+        f"{tmp_path}/saved/": images[:4],
+        tmp_path / "both" / "train": images[:4],
+    }
+    for place, found in places.items():
+        with pytest.warns(UserWarning, match="indexed now"):
+            dataset = ImageDataset(place, RandomResizedCrop(8))
+        assert dataset.read(range(len(dataset))) == found
+        assert DataLoader(dataset, 2, require_native=True)
+    assert ImageDataset(tmp_path / "saved").targets == rows["label"]
+    for place, error in {
+        tmp_path / "both": UsageError,
+        f"{root}/*.zip": SourceError,
+        f"{flat}/*.jpg": SourceError,
+    }.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with pytest.raises(error):
+                ImageDataset(place)
+    # An unfinished or incomplete dataset of our own is none of others' folders.
+    (root / "_index.rows").touch()
+    with pytest.raises(DatasetError, match=r"_dataset\.json is missing"):
+        ImageDataset(root)
+    (root / "_index.rows").unlink()
+    monkeypatch.chdir(tmp_path)
+    for place, name in {"tars/*.tar": "tars", "tars/part-0.tar": "part-0", "flat": "flat"}.items():
+        require_said(run("index", place), 0)
+        assert len(ImageDataset(f"{name}-index")) in (2 * EACH, EACH, 3)
+
+
 @pytest.mark.slow
 def test_more_tars_than_a_part_has_on_first_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -81,6 +81,20 @@ def test_every_command_says_what_lies_there(kind: str, tmp_path: Path) -> None:
     assert not out.exists()
 
 
+@pytest.mark.parametrize("name", ["train.py", "a.zip", "one.jpg", "x.csv", "nothing"])
+def test_files_that_are_no_datasets(name: str, tmp_path: Path) -> None:
+    write(tmp_path, name, data=IMAGE)
+    with pytest.raises(DatasetError) as caught:
+        ImageDataset(tmp_path / name)
+    assert "folder" not in caught.value.what and caught.value.hint
+    for source, meant in {
+        "csv": "table",
+        "tars": "webdataset",
+        "imagfolder": "imagefolder",
+    }.items():
+        require_said(convert(source, "--root", tmp_path), 2, f"fastdata convert {meant}")
+
+
 @pytest.mark.parametrize("source", ["imagefolder", "parquet"])
 def test_a_table_in_the_place_of_a_folder(tmp_path: Path, source: str) -> None:
     path = tmp_path / "train.csv"

@@ -25,7 +25,7 @@ from torchvision_stub import import_torchvision
 import fastdata
 from fastdata import DataLoader
 from fastdata.cli import cli
-from fastdata.errors import SlowPathWarning
+from fastdata.errors import SlowPathWarning, UsageError
 
 # Python from 3.12 on warns of every fork in a process with threads; torch of few CPUs.
 pytestmark = [
@@ -140,14 +140,18 @@ OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "videos": ([torch.rand(4, 3, 16, 16)] * 8, {}),
     "small matrices": ([torch.rand(3, 4, 4)] * 8, {}),
     "numbers": ([torch.ones(3, 16, 16, dtype=torch.int64)] * 8, {}),
-    "masks": ([(torch.rand(3, 16, 16), torch.ones(16, 16, dtype=torch.int64))] * 8, {}),
-    "depth": ([(torch.rand(3, 16, 16), torch.rand(1, 16, 16))] * 8, {}),
     # Three of them have the shape of an image.
     "padded sequences": (
         [torch.rand(50, 16)] * 9,
         {"batch_size": 3, "collate_fn": lambda s: (torch.stack(s), [50] * 3)},
     ),
-    "images and masks of Pillow": ([PAIR] * 4, {"collate_fn": list}),
+    "an image beside sequences": ([(torch.rand(3, 16, 16), torch.rand(5, 50, 16))] * 4, {}),
+}
+#: Images with masks.
+MASKED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "masks": ([(torch.rand(3, 16, 16), torch.ones(16, 16, dtype=torch.int64))] * 8, {}),
+    "depth": ([(torch.rand(3, 16, 16), torch.rand(1, 16, 16))] * 8, {}),
+    "of Pillow": ([PAIR] * 4, {"collate_fn": list}),
 }
 IN_MEMORY = TensorDataset(torch.rand(8, 3, 16, 16))
 
@@ -167,6 +171,36 @@ class Given(Dataset[Any]):
 def test_other_data_are_not_told_of(name: str) -> None:
     samples, options = OTHERS[name]
     assert told(Given(samples), **options) == []
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_images_with_masks_are_told_of(name: str) -> None:
+    samples, options = MASKED[name]
+    (words,) = told(Given(samples), **options)
+    assert '{"image": IMAGES, "mask": MASKS}' in words
+
+
+@pytest.mark.parametrize("kind", ["Given", "TensorDataset", "CIFAR10"])
+def test_the_line_for_tables_and_arrays_runs_natively(kind: str) -> None:
+    import_torchvision()
+    import torchvision
+
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), np.uint8)
+    dataset: Any = Given([])
+    if kind == "TensorDataset":
+        dataset = TensorDataset(torch.from_numpy(pixels))
+    elif kind == "CIFAR10":
+        dataset = object.__new__(torchvision.datasets.CIFAR10)
+        dataset.data, dataset.targets = pixels, [1] * 8
+    with pytest.raises(UsageError) as caught:
+        DataLoader(dataset, require_native=True)
+    hint = caught.value.hint
+    code = hint[hint.index("fastdata.ImageDataset.from_table(") :].replace("...", "Flip")
+    code = code[: code.index("Flip)") + 5]
+    about = {"IMAGES": pixels, "LABELS": [1] * 8, "dataset": dataset, "fastdata": fastdata}
+    found = eval(code, {**about, "Flip": fastdata.transforms.RandomHorizontalFlip(0.0)})
+    (batch,) = DataLoader(found, 8, require_native=True)
+    assert np.array_equal(batch[0].permute(0, 2, 3, 1), pixels)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from sources import bytes_of, convert, jpeg, require_said
 from tiers import slow
 
 from fastdata import ImageDataset
-from fastdata.errors import SourceError, UsageError
+from fastdata.errors import SlowPathWarning, SourceError, UsageError
 
 
 def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:
@@ -106,6 +106,29 @@ def test_labels_in_the_names_of_folders(tmp_path: Path) -> None:
         ("label=a/part-0/00000000", "a", IMAGES[1]),
         ("label=b%20c/part-0/00000000", "b c", IMAGES[0]),
     ]
+
+
+def test_keys_of_hive_are_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "in"
+    for number, name in enumerate(
+        ["split=train/year=7", "split=train/year=8", "split=b%20c/year=7"]
+    ):
+        columns = {"image": [IMAGES[number]], "path": [f"{number}.jpg"]}
+        write(root / name / "0.parquet", columns)
+        (tmp_path / f"{number}.jpg").write_bytes(IMAGES[number])
+    expected = pq.read_table(root).select(["split", "year"]).to_pydict()
+    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / "cache"))
+    out = tmp_path / "out"
+    assert convert("parquet", "--root", root, "--out", out).exit_code == 0
+    table = ("--root", root, "--images", tmp_path, "--path-column", "path", "--fields")
+    done = convert("table", *table, "split,year", "--out", tmp_path / "table")
+    assert done.exit_code == 0, done.stderr
+    with pytest.warns(UserWarning, match="indexed now"), pytest.warns(SlowPathWarning):
+        opened = ImageDataset(root)
+    for dataset in (ImageDataset(out), ImageDataset(tmp_path / "table"), opened):
+        splits, years = map(dataset.column, ("split", "year"))
+        assert splits.to_pylist() == expected["split"]
+        assert years.tolist() == expected["year"]
 
 
 def test_splits_of_hugging_face_are_datasets_of_their_own(

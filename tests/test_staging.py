@@ -566,6 +566,9 @@ def test_two_processes_stage_once(dataset: Path) -> None:
     assert copy is not None
     assert_whole(copy, dataset)
     assert list(copy.parent.iterdir()) == [copy]
+    with pytest.warns(UserWarning, match="another process made"):
+        assert ImageDataset(dataset).location == copy
+    assert ImageDataset(dataset).location == copy  # without a second warning
 
 
 @pytest.mark.slow

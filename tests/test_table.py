@@ -447,6 +447,20 @@ def test_damaged_tables(root: Path, name: str, data: bytes) -> None:
     assert str(root / name) in str(caught.value)
 
 
+@pytest.mark.parametrize("container", ["lmdb", "parquet", "shards", "folder"])
+def test_columns_of_any_name_are_taken(root: Path, tmp_path: Path, container: str) -> None:
+    values = {"a b": "x", "_id": 1, "123": [1.5], "キャプション": "ä", "~": 2, "a%20b": 3}
+    table = written(root, "names.jsonl", [{"path": "a.jpg", **values}])
+    out = tmp_path / "out"
+    require_said(convert("table", "--root", table, "--to", container, "--out", out), 0)
+    sample = ImageDataset(out, fields=tuple(values))[0]
+    assert {name: value.tolist() if hasattr(value, "tolist") else value
+            for name, value in sample.items()} == values  # fmt: skip
+    require_said(run("verify", out), 0)
+    require_said(convert("dataset", "--root", out, "--to", "parquet", "--out", tmp_path / "2"), 0)
+    assert set(pq.read_schema(next((tmp_path / "2").glob("part-*"))).names) > values.keys()
+
+
 def test_files_that_are_no_tables(root: Path) -> None:
     with pytest.raises(SourceError, match=r"a\.jpg: not a table"):
         TableImages(root / "a.jpg")

@@ -27,6 +27,8 @@ from fastdata.text import class_name
 
 #: Usual names of the column of images, the likelier first.
 _IMAGES = ("image", "img", "path", "file_name", "filename", "image_path", "filepath", "file")
+#: Column of samples' names.
+_KEYS = "\0key"
 #: Most classes whose names are their numbers.
 _MOST_CLASSES = 1 << 16
 _HINTS = Hints(
@@ -54,121 +56,95 @@ def rows_of(
     ``kinds``: "image" or "mask" for columns of images beside the first one.
     """
     columns = _columns_of(data)
-    for argument, name in {"image": image, "label": label, "key": key}.items():
-        if name is not None and name not in columns:
-            raise UsageError(f"{argument}={name!r}: there is no such column", _list(columns))
-    pixels = {name: _pixels(values) for name, values in columns.items()}
-    arrays = {
-        name: _arrow(name, values) for name, values in columns.items() if pixels[name] is None
+    has = f"It has {', '.join(map(repr, columns))}."
+    named = {
+        "image=": image,
+        "label=": label,
+        "key=": key,
+        **{f"formats= of {n}": n for n in kinds},
     }
-    image = _image_column(columns, arrays) if image is None else image
-    size = None
-    found: dict[str, pa.ChunkedArray] = {}
-    parts = [Part(IMAGE, (image,))]
-    if (several := pixels[image]) is not None:
-        found[image], size = _raw(image, several)
+    for argument, name in named.items():
+        if name is not None and name not in columns:
+            raise UsageError(f"{argument} {name!r}: there is no such column", has)
+    if len({*map(len, columns.values())}) > 1:
+        several = ", ".join(f"{name} {len(values):,}" for name, values in columns.items())
+        raise UsageError(f"the columns differ in length: {several}", "Give each a value a row.")
+    pixels = {name: _pixels(values) for name, values in columns.items()}
+    plain = {name: _arrow(name, one) for name, one in columns.items() if pixels[name] is None}
+    image = image or _image_column(columns, plain, has)
+    found, size = {}, None
+    if (array := pixels[image]) is None:
+        found[image] = _require_files(image, plain[image])
     else:
-        found[image] = _require_blobs("image", image, arrays[image])
-    label_column = label or (LABEL.name if LABEL.name in arrays and image != LABEL.name else None)
-    names: list[str] = []
-    if label_column is not None:
-        numbers = _labels(label_column, arrays, classes, asked=label is not None or bool(classes))
-        if numbers is None:
-            label_column = None
-        else:
-            found[label_column], names = numbers
-            parts.append(Part(LABEL, (label_column,)))
-    elif classes is not None:
+        found[image], size = _raw(image, array)
+    parts, names = [Part(IMAGE, (image,))], list[str]()
+    wanted = label or (LABEL.name if LABEL.name in plain and image != LABEL.name else None)
+    if wanted is None and classes is not None:
         raise UsageError("classes= without a column of labels", "Name it: label=.")
-    key = key or ("key" if "key" in arrays and "key" not in (image, label_column) else None)
+    if wanted is not None:
+        asked = label is not None or classes is not None
+        labels = _labels(wanted, plain.get(wanted), classes, asked)
+        if labels is not None:
+            found[wanted], names = labels
+            parts.append(Part(LABEL, (wanted,)))
+    key = key or ("key" if "key" in plain and "key" not in found else None)
     taken = {"key", *(part.field.name for part in parts)}
     for name in columns:
-        if name in found or name == key:
-            continue
-        kind, found[name] = _kind(name, pixels[name], arrays.get(name), kinds.get(name))
-        stored = found[name].type if kind == "column" else None
-        lacks = kind != "column" or nullable(found[name].chunks)
-        field = Field(f"{name}_" if name in taken else name, kind, stored, lacks)
-        parts.append(Part(field, (name,)))
-    if unknown := [name for name in kinds if name not in found]:
-        raise UsageError(f"formats= names {unknown[0]!r}, which is no column", _list(columns))
-    table = pa.table(found)
-    paths = arrays.get(image)
-    keys = arrays[key] if key is not None else paths
-    if key is not None or (paths is not None and _is_text(paths.type)):
+        if name not in found and name != key:
+            kind, found[name] = _kind(name, pixels[name], plain.get(name), kinds.get(name))
+            lacks = kind != "column" or nullable(found[name].chunks)
+            stored = found[name].type if kind == "column" else None
+            field = Field(f"{name}_" if name in taken else name, kind, stored, lacks)
+            parts.append(Part(field, (name,)))
+    table, keys = pa.table(found), plain.get(key or image)
+    if keys is not None and (key is not None or _is_text(keys.type)):
         table = table.append_column(_KEYS, keys)
     base = os.path.join(os.path.abspath(root), "")
-    name = _digest(base, found[image])
-    return TableRows(
-        table, parts, None, names, _KEYS if _KEYS in table.column_names else None, (), name,
-        "table in memory", base, size, _HINTS,
-    )  # fmt: skip
-
-
-#: Column of samples' names.
-_KEYS = "\0key"
-
-
-def _list(columns: Iterable[str]) -> str:
-    return f"It has {', '.join(map(repr, columns))}."
+    about = _KEYS if _KEYS in table.column_names else None, (), _digest(base, found[image])
+    return TableRows(table, parts, None, names, *about, "table in memory", base, size, _HINTS)
 
 
 def _columns_of(data: Any) -> dict[str, Any]:
     """Return the columns of a table of any library, or of a list, by name."""
-    columns: dict[str, Any]
+    pairs: list[tuple[Any, Any]]
     if hasattr(data, "dtype") or isinstance(data, (pa.Array, pa.ChunkedArray)):
-        columns = {IMAGE.name: data}  # an array or a Series
-    elif isinstance(data, Mapping):
-        columns = {str(name): values for name, values in data.items()}
-    elif hasattr(data, "iloc") and hasattr(data, "columns"):  # pandas
-        columns = {str(name): data.iloc[:, place] for place, name in enumerate(data.columns)}
-        if len(columns) < len(data.columns):
-            raise UsageError("two columns have the same name", "Rename or drop one.")
+        return {IMAGE.name: data}  # an array or a Series
+    if isinstance(data, Mapping):
+        pairs = list(data.items())
+    elif hasattr(data, "iloc"):  # pandas
+        pairs = [(name, data.iloc[:, place]) for place, name in enumerate(data.columns)]
     elif hasattr(data, "__arrow_c_stream__"):
         with _reading("the table"):
             table = pa.table(data)
-        columns = dict(zip(table.column_names, table.columns, strict=True))
-        if len(columns) < table.num_columns:
-            raise UsageError("two columns have the same name", "Rename or drop one.")
+        pairs = list(zip(table.column_names, table.columns, strict=True))
+    elif isinstance(data, (Sequence, Iterator)) and not isinstance(data, (str, bytes)):
+        rows = list(data)
+        if rows and all(isinstance(row, Mapping) for row in rows):
+            names = dict.fromkeys(name for row in rows for name in row)
+            pairs = [(name, [row.get(name) for row in rows]) for name in names]
+        elif rows and all(isinstance(row, (tuple, list)) and len(row) == 2 for row in rows):
+            pairs = list(zip((IMAGE.name, LABEL.name), zip(*rows, strict=True), strict=True))
+        else:
+            pairs = [(IMAGE.name, rows)]
     else:
-        columns = _columns_of_list(data)
-    lengths = {name: len(values) for name, values in columns.items()}
-    if not columns:
-        raise UsageError("the table has no columns", _TAKEN)
-    if len({*lengths.values()}) > 1:
-        several = ", ".join(f"{name} {count:,}" for name, count in lengths.items())
-        raise UsageError(f"the columns differ in length: {several}", "Give each a value a row.")
-    return columns
-
-
-def _columns_of_list(data: Any) -> dict[str, Any]:
-    """Return the columns of a list of images, of (image, label), or of dicts."""
-    if not isinstance(data, (Sequence, Iterator)) or isinstance(data, (str, bytes)):
         raise UsageError(f"from_table: {class_name(data)} is no table", _TAKEN)
-    rows = list(data)
-    kinds = {type(row) for row in rows}
-    if kinds and all(issubclass(one, Mapping) for one in kinds):
-        names = dict.fromkeys(str(name) for row in rows for name in row)
-        return {name: [row.get(name) for row in rows] for name in names}
-    if kinds and all(issubclass(one, (tuple, list)) for one in kinds):
-        if {len(row) for row in rows} != {2}:
-            raise UsageError("from_table: the rows are no pairs of image and label", _TAKEN)
-        return {IMAGE.name: [row[0] for row in rows], LABEL.name: [row[1] for row in rows]}
-    return {IMAGE.name: rows}
+    columns = {str(name): values for name, values in pairs}
+    if len(columns) < len(pairs):
+        raise UsageError("two columns have the same name", "Rename or drop one.")
+    return columns
 
 
 def _pixels(values: Any) -> npt.NDArray[Any] | None:
     """Return the images of a column of arrays, (N, H, W, …); None for other columns."""
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         return None
-    if getattr(values, "ndim", 1) < 2:  # a list or a pandas.Series may hold arrays
+    if getattr(values, "ndim", 1) == 1:  # a list or a Series may hold arrays
         first = next((one for one in values if one is not None), None)
         if isinstance(first, Image.Image):
             raise UsageError("from_table: a column has images of Pillow", _TAKEN)
-        shapes = {getattr(one, "shape", ()) for one in values} if hasattr(first, "shape") else {()}
-        if len(next(iter(shapes))) < 2:
+        if len(getattr(first, "shape", ())) < 2:
             return None
-        if len(shapes) > 1:
+        if len({getattr(one, "shape", ()) for one in values}) > 1:
             raise UsageError("from_table: a column has arrays of several shapes", _TAKEN)
         values = np.stack(list(values))
     array = np.asarray(values)
@@ -189,7 +165,7 @@ def _arrow(name: str, values: Any) -> pa.ChunkedArray:
     with _reading(f"the column {name!r}"):
         if not isinstance(values, (pa.Array, pa.ChunkedArray)):
             if isinstance(values, (list, tuple)) or str(getattr(values, "dtype", "")) == "object":
-                values = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in values]
+                values = [os.fspath(v) if isinstance(v, os.PathLike) else v for v in values]
             elif not hasattr(values, "iloc"):
                 values = np.asarray(values)
             several = isinstance(values, np.ndarray) and values.ndim > 1
@@ -207,7 +183,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def _blobs(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
+def _files(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     """Return files as structs of ``bytes`` and ``path``; None: the column has no files."""
     kind, wanted = column.type, {"bytes": pa.binary(), "path": pa.string()}
     is_struct = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
@@ -227,24 +203,21 @@ def _blobs(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     return pa.chunked_array(structs)
 
 
-def _require_blobs(argument: str, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    found = _blobs(column)
-    if found is None:
-        what = f"{argument}: the column {name!r} is {column.type}, not paths or bytes of images"
+def _require_files(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if (found := _files(column)) is None:
+        what = f"the column {name!r} is {column.type}, not paths or bytes of images"
         raise UsageError(what, "Name another, or make it one of these.")
     return found
 
 
-def _image_column(columns: Mapping[str, Any], arrays: Mapping[str, pa.ChunkedArray]) -> str:
-    """Return the column of images: one of a usual name, or the only one of files or pixels."""
-    possible = [name for name in columns if name not in arrays or _blobs(arrays[name]) is not None]
-    for usual in _IMAGES:
-        if usual in possible:
-            return usual
-    sure = [name for name in possible if name not in arrays or not _is_text(arrays[name].type)]
-    if len(several := sure or possible) == 1:
-        return several[0]
-    raise UsageError("no column has a usual name of images", f"Name it: image=. {_list(columns)}")
+def _image_column(columns: Iterable[str], plain: Mapping[str, pa.ChunkedArray], has: str) -> str:
+    """Return the column of images: one of a usual name, or the only one of bytes or pixels."""
+    possible = [name for name in columns if name not in plain or _files(plain[name]) is not None]
+    sure = [name for name in possible if name not in plain or not _is_text(plain[name].type)]
+    found = next((usual for usual in _IMAGES if usual in possible), None)
+    if found is None and len(sure or possible) != 1:
+        raise UsageError("no column has images and a usual name", f"Name it: image=. {has}")
+    return found or (sure or possible)[0]
 
 
 def _raw(name: str, array: npt.NDArray[Any]) -> tuple[pa.ChunkedArray, tuple[int, int]]:
@@ -257,38 +230,35 @@ def _raw(name: str, array: npt.NDArray[Any]) -> tuple[pa.ChunkedArray, tuple[int
             "moves channels to the end.",
         )
     count, height, width = array.shape[:3]
-    if channels == 1:
-        array = np.repeat(array.reshape(count, height, width, 1), 3, axis=3)
+    rgb = np.broadcast_to(array.reshape(count, height, width, channels), (*array.shape[:3], 3))
     offsets = np.arange(count + 1, dtype=np.int64) * (3 * height * width)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(array))]
-    column = _blobs(pa.chunked_array([pa.Array.from_buffers(pa.large_binary(), count, buffers)]))
-    return column, (width, height)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rgb))]
+    values = pa.Array.from_buffers(pa.large_binary(), count, buffers)
+    return _require_files(name, pa.chunked_array([values])), (width, height)
 
 
 def _kind(
     name: str, pixels: npt.NDArray[Any] | None, column: pa.ChunkedArray | None, given: str | None
 ) -> tuple[str, pa.ChunkedArray]:
     """Return the kind of a further field, and its column."""
-    of_images = "mask" if given != "image" and (given or names_mask(name)) else "image"
+    of_images = given or ("mask" if names_mask(name) else "image")
     if column is None:
         assert pixels is not None
         if of_images == "mask" and pixels.dtype == np.uint8 and pixels.ndim == 3:
-            return "mask", _blobs(pa.chunked_array([pa.array(map(_png, pixels), pa.binary())]))
-        with _reading(f"the column {name!r}"):
-            column = pa.chunked_array([as_arrow(np.ascontiguousarray(pixels))])
+            given, column = "mask", pa.chunked_array([pa.array(map(_png, pixels), pa.binary())])
+        else:
+            column = _arrow(name, as_arrow(np.ascontiguousarray(pixels)))
     if given is not None:
-        return given, _require_blobs(f"formats= has {given!r}", name, column)
-    blobs = _blobs(column)
-    if blobs is None:
+        return given, _require_files(name, column)
+    if (files := _files(column)) is None:
         return "column", column
-    if _is_text(column.type):
-        first = next((one for chunk in column.chunks for one in chunk if one.is_valid), None)
-        named = first is not None and is_image_name(first.as_py())
-        return ("mask", blobs) if named and of_images == "mask" else ("column", column)
-    values = (one for chunk in blobs.chunks for one in child_of(chunk, "bytes") if one.is_valid)
-    first = next(values, None)
-    is_image = first is None or kind_of(first.as_py()) != "other"
-    return (of_images if is_image else "blob"), blobs
+    child = "path" if _is_text(column.type) else "bytes"
+    values = (one for chunk in files.chunks for one in child_of(chunk, child) if one.is_valid)
+    first = next((one.as_py() for one in values), None)
+    if child == "path":
+        is_mask = of_images == "mask" and first is not None and is_image_name(first)
+        return ("mask", files) if is_mask else ("column", column)
+    return (of_images if first is None or kind_of(first) != "other" else "blob"), files
 
 
 def _png(mask: npt.NDArray[np.uint8]) -> bytes:
@@ -298,51 +268,45 @@ def _png(mask: npt.NDArray[np.uint8]) -> bytes:
 
 
 def _labels(
-    name: str, arrays: Mapping[str, pa.ChunkedArray], classes: Sequence[str] | None, asked: bool
+    name: str, column: pa.ChunkedArray | None, classes: Sequence[str] | None, asked: bool
 ) -> tuple[pa.ChunkedArray, list[str]] | None:
     """Return labels as whole numbers, and the classes' names; None: they are others, unasked."""
-    if name not in arrays:
-        raise UsageError(f"label={name!r} has arrays, which are no classes", "Name another.")
-    values = arrays[name].to_pylist()
-    texts = isinstance(next(iter(values), None), str)
-    ranks = None
-    if texts:
-        names = sorted({*values} - {None, ""}) if classes is None else classes
-        ranks = {one: number for number, one in enumerate(names)}
-    limit = None if classes is None else len(classes)
-    if limit is not None and len(set(classes or ())) < limit:
+    values: list[Any] = [[]] if column is None else column.to_pylist()
+    known = classes
+    if any(isinstance(value, str) for value in values):
+        known = sorted({*values} - {None, ""}) if classes is None else classes
+        ranks = {one: number for number, one in enumerate(known)}
+        numbers = [ranks.get(value) for value in values]
+    else:
+        numbers = [_whole(value, None if known is None else len(known)) for value in values]
+    if known is not None and len({*known}) < len(known):
         raise UsageError(f"classes={classes!r} names a class twice", "Name each class once.")
-    numbers = np.zeros(len(values), np.int64)
-    for row, value in enumerate(values):
-        number = ranks.get(value) if ranks is not None else _whole(value, limit)
-        if number is None:
-            if not asked:
-                return None
-            raise UsageError(
-                f"label={name!r}: row {row} has {value!r}, which is no class",
-                "Leave such rows out; or give the column as a field, in fields= alone.",
-            )
-        numbers[row] = number
-    if ranks is not None or classes is not None:
-        return pa.chunked_array([as_arrow(numbers)]), list(ranks or classes or ())
-    most = int(numbers.max(initial=-1)) + 1
-    known = most <= _MOST_CLASSES and int(numbers.min(initial=0)) >= 0
-    return pa.chunked_array([as_arrow(numbers)]), list(map(str, range(most if known else 0)))
+    if None in numbers:
+        row = numbers.index(None)
+        if not asked:
+            return None
+        raise UsageError(
+            f"label={name!r}: row {row} has {values[row]!r}, which is no class",
+            "Leave such rows out; or give the column as a field, in fields= alone.",
+        )
+    found = np.array(numbers, np.int64)
+    if known is None:
+        most = int(found.max(initial=-1)) + 1
+        few = most <= _MOST_CLASSES and found.min(initial=0) >= 0
+        known = list(map(str, range(most if few else 0)))
+    return pa.chunked_array([as_arrow(found)]), list(known)
 
 
 def _whole(value: Any, limit: int | None) -> int | None:
     """Return a class's number; None for a value that is none."""
-    if not isinstance(value, (bool, int, float)) or value != value or value != value // 1:
+    if not isinstance(value, (bool, int, float)) or value != value // 1:  # NaN differs
         return None
     return int(value) if limit is None or 0 <= value < limit else None
 
 
 def _digest(base: str, column: pa.ChunkedArray) -> str:
     """Return a name of the images' content."""
-    sums = [
-        crc32c(memoryview(buffer)) if buffer is not None else 0
-        for chunk in column.chunks
-        for buffer in chunk.buffers()
-    ]
+    buffers = [one for chunk in column.chunks for one in chunk.buffers()]
+    sums = [0 if one is None else crc32c(memoryview(one)) for one in buffers]
     text = repr((base, [(one.offset, len(one)) for one in column.chunks], sums))
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
