@@ -146,6 +146,7 @@ def stage(
             "Choose a folder outside it, best on a faster disk or in memory.",
         )
     final = copy_of(original.name, own_folder(place))
+    made = [final.parent] if place.exists() else [final.parent, place]
     try:
         place.mkdir(exist_ok=True)
         whole = _whole_copy(original, place)
@@ -169,6 +170,10 @@ def stage(
             f"{error.filename or place}: cannot be written: {error.strerror}",
             "Choose another folder with --to.",
         ) from error
+    finally:
+        with suppress(OSError):  # they hold a copy
+            for folder in made:
+                folder.rmdir()
     return Staged(whole, 0, True, 0)
 
 
