@@ -134,7 +134,7 @@ class PartBuilder:
                 blobs = _column(rows, FIELD + field.name).flatten()
                 placed = _placed(blobs, file_number, given.get(field.name))
                 columns.append(pa.StructArray.from_arrays(placed.columns, fields=list(SCHEMA)))
-                null = not as_numpy(placed.column("length")).all()
+                null = not as_numpy(placed.column("channels")).all()
             nulls += [field.name] * null
         digest = hashlib.blake2b(digest_size=16)
         for batch in pa.Table.from_arrays(columns, schema=self._schema).to_batches(ROWS_PER_BATCH):
@@ -164,7 +164,7 @@ def _placed(
 ) -> pa.RecordBatch:
     """Return index rows with the file and the offsets of their blobs."""
     rows = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-    present = as_numpy(rows.column("length")) > 0
+    present = as_numpy(rows.column("channels")) > 0
     placed: dict[str, Any] = {"file": np.where(present, file_number, 0)}
     if offsets is not None:
         placed["offset"] = offsets
