@@ -154,7 +154,7 @@ class PackedRows(NamedTuple):
             for name, value in further.items():
                 if isinstance(value, Row):
                     about = where(blobs.file(value, number), value)
-                    value = Record(f"{row.key}\0{name}", 0, **about) if value.length else None
+                    value = Record(f"{row.key}\0{name}", 0, **about) if value.channels else None
                 values.append(value)
             yield Record(
                 row.key,

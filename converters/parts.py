@@ -121,7 +121,7 @@ class PartBuilder:
                     null = any(map(has_nulls, rows.column(0).chunks))
                 else:
                     rows = _placed(rows, file_number, given.get(field.name))
-                    null = not all(as_numpy(one).all() for one in rows.column("length").chunks)
+                    null = not all(as_numpy(one).all() for one in rows.column("channels").chunks)
                 nulls += [field.name] * null
                 sections[field.name] = sink.tell()
                 with pa.ipc.new_stream(sink, schema) as writer:
@@ -162,8 +162,8 @@ _NO_BLOB = Row("", 0, 0, None, 0, 0, 0, 0, 0, "other", 0)
 
 def _placed(rows: pa.Table, file_number: int, offsets: Sequence[int] | None) -> pa.Table:
     """Return index rows with the file and the offsets of their blobs."""
-    lengths = [as_numpy(chunk) for chunk in rows.column("length").chunks]
-    present = np.concatenate([*lengths, np.empty(0, np.int64)]) > 0
+    channels = [as_numpy(chunk) for chunk in rows.column("channels").chunks]
+    present = np.concatenate([*channels, np.empty(0, np.uint8)]) > 0
     placed: dict[str, Any] = {"file": np.where(present, file_number, 0)}
     if offsets is not None:
         placed["offset"] = offsets

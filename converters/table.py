@@ -127,7 +127,8 @@ class TableImages(Sharded):
         self._columns = columns._replace(problem=problem, size=size)
         self._tree = self._find_tree(root, beside, storage_options)
         self.root: str | None = self._tree.root
-        self.hint = f"Paths are looked for in {self._tree}; --images names another folder."
+        self.hint = f"Check that the images are below {self._tree}"
+        self.hint += "." if beside is None else ", or name another folder with --images."
         self.inputs += self._places()
         self._grouped = ""
         if problem is None:

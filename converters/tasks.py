@@ -123,7 +123,7 @@ def pieces(job: Job, unit: Unit) -> Iterator[Piece]:
         yield Piece(unit, start, stop)
 
 
-#: Bytes, properties and pixels between seek points of a blob; no bytes if it is null.
+#: Bytes, properties and pixels between seek points of a blob; `_MISSING` if it is null.
 _Blob: TypeAlias = tuple[bytes, ImageInfo, int | None]
 
 
@@ -159,7 +159,8 @@ def _further(job: Job, record: Record, read: Read, image: ImageInfo) -> Iterator
         is_image = further.kind in IMAGES
         try:
             data = _read_sound(value, read)
-            if not data:
+            # In place, this is how an index says that there is no blob.
+            if not data and (is_image or (job.root is not None and not value.offset)):
                 raise SampleError("is empty")
             info = probe(data) if is_image else _NO_IMAGE
             shown = size, upright_size(*size, image.orientation)
@@ -169,7 +170,7 @@ def _further(job: Job, record: Record, read: Read, image: ImageInfo) -> Iterator
                     f"{human_size(image.width, image.height)}"
                 )
         except NullError:
-            yield b"", _NO_IMAGE, None
+            yield b"", _MISSING, None
         except SampleError as error:
             raise type(error)(f"its {further.name} {error.what}") from None
         else:
@@ -183,8 +184,8 @@ def _read_sound(record: Record, read: Read) -> bytes:
     return data
 
 
-#: Properties of a blob that is not decoded.
-_NO_IMAGE = ImageInfo("other", 0, 0, 1)
+#: Properties of a blob that is not decoded, and of none.
+_NO_IMAGE, _MISSING = ImageInfo("other", 0, 0, 1), ImageInfo("other", 0, 0, 0)
 
 
 def _sample(job: Job, record: Record, blobs: Sequence[_Blob], tables: Sequence[Any]) -> Sample:
@@ -195,7 +196,7 @@ def _sample(job: Job, record: Record, blobs: Sequence[_Blob], tables: Sequence[A
             (blob, about, _), points = next(rest)
             # The sample's key is in the first index.
             own = value._replace(key="")
-            value = (_row(job, own, blob, about, points), blob) if blob else None
+            value = None if about is _MISSING else (_row(job, own, blob, about, points), blob)
         fields.append(value)
     row = _row(job, record, image, info, table)
     return Sample(row, image, tuple(fields), _is_turned(job, record, info))

@@ -467,7 +467,7 @@ class ImageDataset(NativeSamples):
         if name == "label":
             return found if self.target_transform is None else self.target_transform(found)
         if isinstance(found, Blob):
-            if not found.data:
+            if not found.data and not (found.checked and found.channels):
                 return None
             if self._source.field(name).kind == "blob":
                 return found.data

@@ -90,7 +90,7 @@ class FastdataError(Exception):
     """
 
     def __init__(self, what: str, hint: str = "") -> None:
-        what, hint = printable(what, keep="\n"), printable(hint, keep="\n")
+        what, hint = printable(what), printable(hint, keep="\n")
         # Pickling passes `args` to this constructor, so they are both of its arguments.
         super().__init__(what, hint)
         self.what = what

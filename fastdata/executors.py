@@ -26,6 +26,8 @@ from fastdata.machine import usable_cpus
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+#: Seconds that a process whose pipe is closed may take to end.
+_TO_END = 10
 #: Seconds between two reports of running tasks.
 _TICK = 0.1
 
@@ -101,6 +103,8 @@ _MOST_WORKERS = 4096
 
 def local_executor(workers: int | None) -> Executor:
     """Return the executor for a number of workers, None for one a CPU; UsageError below 1."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise _unguarded()  # this is a worker that imports the script
     if workers is not None and workers < 1:
         raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
     workers = usable_cpus() if workers is None else workers
@@ -201,7 +205,7 @@ class Processes(Executor):
         """Run a task in this thread's worker process."""
         try:
             if not hasattr(self._here, "worker"):
-                self._here.worker = self._start_worker()
+                self._here.process, self._here.worker = self._start_worker()
             connection: Connection = self._here.worker
             # Not `send`: its buffer outlives a broken pipe and warns when it is destroyed.
             connection.send_bytes(pickle.dumps((function, item)))
@@ -213,6 +217,9 @@ class Processes(Executor):
                 if kind != _PROGRESS:
                     break
         except (EOFError, ConnectionError):
+            process = getattr(self._here, "process", None)
+            if process is not None and _ended_by_an_error(process):
+                raise _unguarded() from None
             raise DataError(
                 "a worker process died (killed, or out of memory)",
                 "Run the same command again: it resumes. Fewer --workers need less memory.",
@@ -223,7 +230,7 @@ class Processes(Executor):
         result: Result = value
         return result
 
-    def _start_worker(self) -> Connection:
+    def _start_worker(self) -> tuple[SpawnProcess, Connection]:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         with self._lock:
@@ -236,7 +243,20 @@ class Processes(Executor):
             process.start()
             self._workers.append((process, ours))
         theirs.close()
-        return ours
+        return process, ours
+
+
+def _ended_by_an_error(process: SpawnProcess) -> bool:
+    """Return whether a worker ended by an exception: tasks' own do not end it."""
+    process.join(_TO_END)
+    return process.exitcode == 1
+
+
+def _unguarded() -> UsageError:
+    return UsageError(
+        "worker processes cannot start: each imports the script that starts it, and that fails",
+        'Put the call below `if __name__ == "__main__":`, or use workers=1.',
+    )
 
 
 #: Kinds of a worker's messages: counts alone, a task's result, or its exception.

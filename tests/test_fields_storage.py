@@ -25,6 +25,7 @@ from hostile import refit
 from PIL import Image
 from sources import run, tar_bytes
 from tiers import slow
+from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset, verify
 from fastdata.errors import CorruptionError, UsageError
@@ -416,6 +417,24 @@ def test_types_that_cannot_be_stored(tmp_path: Path, values: pa.Array) -> None:
     table = pa.table({"path": ["a.png", "b.png"], "odd": values})
     with pytest.raises(UsageError, match=r"the field odd is .*which datasets cannot store"):
         pack_tree(TableImages(table, tmp_path), tmp_path / "out", "shards")
+
+
+@pytest.mark.parametrize("container", ["lmdb", "shards", "parquet", "archives"])
+def test_an_empty_value_is_a_value(tmp_path: Path, container: str) -> None:
+    """And a null is none: for single samples and loaders, here and behind a URL, and repacked."""
+    values = [b"", b"xy", None, b""]
+    table = pa.table({"image": field_data.table(4)["image"], "raw": values})
+    pq.write_table(table, tmp_path / "a.parquet", compression="none", use_dictionary=False)
+    source = ParquetImages(tmp_path / "a.parquet")
+    pack_tree(source, tmp_path / "out", container, shuffle=False)
+    pack_tree(PackedDataset(tmp_path / "out"), tmp_path / "again", "lmdb")
+    with WebServer(tmp_path) as server:
+        for place in (tmp_path / "out", tmp_path / "again", f"{server.url}/again"):
+            dataset = ImageDataset(place, CenterCrop(8), fields=("image", "raw"))
+            assert [dataset[row]["raw"] for row in range(4)] == values
+            (batch,) = DataLoader(dataset, 4, order="sequential")
+            assert batch["raw"] == values
+    assert not verify(tmp_path / "out", workers=1).problems
 
 
 def test_names_with_dots_and_names_that_meet(tmp_path: Path) -> None:

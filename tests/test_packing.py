@@ -319,6 +319,17 @@ def test_a_worker_that_dies_is_an_error(pause: float) -> None:
     assert "resumes" in caught.value.hint
 
 
+def test_a_script_that_workers_cannot_import(tree: Path, tmp_path: Path) -> None:
+    """Without the usual guard; its error names the cause, and what it left is not in the way."""
+    call = f"pack(ImageFolder({str(tree)!r}), {str(tmp_path / 'out')!r}, workers=2)"
+    script = tmp_path / "script.py"
+    for guard in ("", 'if __name__ == "__main__":\n    '):
+        script.write_text(f"from fastdata.converters import ImageFolder, pack\n{guard}{call}\n")
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+        assert (done.returncode == 0) == bool(guard), done.stderr
+        assert ("UsageError: worker processes cannot start" in done.stderr) != bool(guard)
+
+
 def workers_of(process: psutil.Process) -> list[psutil.Process]:
     """The worker processes; not multiprocessing's resource tracker."""
     found = []

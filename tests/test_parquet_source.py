@@ -7,6 +7,8 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -96,6 +98,24 @@ def test_class_names_as_labels(tmp_path: Path, kind: pa.DataType) -> None:
     assert [(name, image) for _, name, image in packed(tmp_path, source)] == [
         ("dog", IMAGES[0]), ("cat", IMAGES[1]), ("dog", IMAGES[2]),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("label", [[1.0, 0.0, np.nan], [True, False, None]])
+def test_labels_of_pandas(tmp_path: Path, label: list[Any]) -> None:
+    """Beside a file without rows, which Spark writes first, and an index, which is left out."""
+    table = pd.DataFrame({"y": label, "jpg": IMAGES[:3]}, index=[5, 6, 7])
+    schema = pa.Schema.from_pandas(table)
+    schema.empty_table().to_pandas().to_parquet(tmp_path / "in-0.parquet", schema=schema)
+    table.to_parquet(tmp_path / "in-1.parquet")
+    source = ParquetImages(str(tmp_path / "in-{0..1}.parquet"))
+    assert source.fields == () and "labels from y" in source.columns_taken
+    records = list(source.records())
+    assert [one.problem for one in records] == [None, None, "its label is null"]
+    assert [one.label for one in records][:2] == [1, 0]
+    weights = pd.DataFrame({"y": [0.5, 1.0, 2.0], "jpg": IMAGES[:3]})
+    weights.to_parquet(tmp_path / "weights.parquet")
+    regression = ParquetImages(tmp_path / "weights.parquet")
+    assert regression.classes == [] and [one.name for one in regression.fields] == ["y"]
 
 
 def test_labels_in_the_names_of_folders(tmp_path: Path) -> None:

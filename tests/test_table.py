@@ -260,7 +260,7 @@ def test_a_failed_attempt_is_not_in_the_way(root: Path, tmp_path: Path) -> None:
     (tmp_path / "lists").mkdir()
     rows = [{"path": "a.jpg", "kind": "x"}, {"path": "b.jpg", "kind": "y"}]
     given = ("--root", written(tmp_path / "lists", "t.csv", rows), "--out", tmp_path / "out")
-    require_said(convert("table", *given), 1, "--images names another folder")
+    require_said(convert("table", *given), 1, "another folder with --images")
     given = (*given, "--images", root)
     some = ("--label-column", "kind", "--classes", "x")
     require_said(convert("table", *given, *some), 1, "its kind 'y' is not among the classes")

@@ -55,15 +55,15 @@ class _OneStage:
 class BlobBatch:
     """Blobs of one field of a batch.
 
-    ``lengths``: int64, (N,), in bytes; 0 where a sample has none. ``values`` are empty until the
-    batch is finished. ``failed`` are errors by slot, ``error`` that of the batch as a whole.
+    ``present``: (N,), whether a sample has one: its extent is not all 0. ``values`` are empty until
+    the batch is finished. ``failed`` are errors by slot, ``error`` that of the batch as a whole.
     """
 
     planned: Planned
     extents: _native.Extents | None = None
     fetch: Fetch | None = None
     read: _native.ReadJob | None = None
-    lengths: Any = ()
+    present: Any = ()
     values: list[bytes | None] = field(default_factory=list)
     failed: dict[int, FastdataError] = field(default_factory=dict)
     error: FastdataError | None = None
@@ -98,7 +98,7 @@ class BlobPipeline(_OneStage):
         except FastdataError as error:
             batch.error = error
             return batch
-        batch.lengths = np.asarray(batch.extents.lengths)
+        batch.present = (batch.extents.lengths != 0) | (batch.extents.offsets != 0)
         if self._fetch is None:
             self._read(batch)
         else:
@@ -145,8 +145,8 @@ class BlobPipeline(_OneStage):
         for slot, code, detail, _ in read.failures():
             row = int(batch.planned.indices[slot])
             batch.failed.setdefault(slot, self._source.problem(row, detail, code))
-        for data, length in zip(read.take(), batch.lengths, strict=True):
-            batch.values.append(None if data is None or not length else data.tobytes())
+        for data, present in zip(read.take(), batch.present, strict=True):
+            batch.values.append(None if data is None or not present else data.tobytes())
         raise_outage(batch.failed)
         return batch.failed
 

@@ -48,7 +48,8 @@ def _impossible_rows(source: PackedSource, stored: StoredField) -> Iterator[Find
         bad = (labels < 0) | (labels >= labels_of)
         if kind == "blob":
             bad |= widths != 0
-        lacks = (lengths == 0) & further
+        # An empty file of a field of blobs has an offset, and is one.
+        lacks = (lengths == 0) & further & ((kind != "blob") | (offsets == 0))
         bad |= lacks & ((not nullable) | (files != 0) | (offsets != 0))
         if len(sizes):
             known = (files >= 0) & (files < len(sizes))

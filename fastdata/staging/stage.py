@@ -148,6 +148,7 @@ def stage(
         )
     final = copy_of(original.name, own_folder(place))
     KNOWN.add(str(final))
+    made = [final.parent] if place.exists() else [final.parent, place]
     try:
         place.mkdir(exist_ok=True)
         whole = _whole_copy(original, place)
@@ -171,6 +172,10 @@ def stage(
             f"{error.filename or place}: cannot be written: {error.strerror}",
             "Choose another folder with --to.",
         ) from error
+    finally:
+        with suppress(OSError):  # they hold a copy
+            for folder in made:
+                folder.rmdir()
     return Staged(whole, 0, True, 0)
 
 
