@@ -217,7 +217,9 @@ def _files(
             listed = archive_files(place, _EXTENSION, storage_options)
         except OSError as error:
             what = error.filename or redact(place)
-            raise SourceError(f"{what}: {error.strerror or 'no such file'}", "Check it.") from None
+            raise SourceError(
+                f"{what}: {error.strerror or 'no such file'}", "Check the path."
+            ) from None
         folder = common_folder([file.location for file in listed])
         return {file.location[len(folder) :].lstrip("/"): file for file in listed}
     if is_url(root):

@@ -448,7 +448,7 @@ class ImageDataset(NativeSamples):
             decoder, recipe = self.decoder, of_any_size(self._compiled())
             if decoder is None:
                 reason = getattr(recipe, "reason", recipe)
-                raise UsageError(f"transforms= cannot be done: {reason}", "Change the transforms.")
+                raise UsageError(f"transforms= cannot be done: {reason}")
             return decoder.samples([row])[0]
         values: dict[str, Any] = {"image": self.open_image(row)}
         reader = TargetReader(self._source.fields, joint)

@@ -767,3 +767,28 @@ def test_packing_that_was_interrupted_before_a_file_was_finished(
     for place in (out, tmp_path / "whole"):
         pack(source, place, container=container, workers=1)
     assert contents_but_source(out) == contents_but_source(tmp_path / "whole")
+
+
+#: Commands that read a dataset, with what they need beside it.
+READERS = {
+    "verify": (), "info": (), "seek-points": (), "stage": ("--to", "staged"),
+    "plan": ("--batch-size", "4"), "doctor": ("--seconds", "0.1"),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*indexed now:UserWarning")
+@pytest.mark.parametrize("command", READERS)
+def test_wrong_places_are_errors_with_a_remedy(command: str, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "tree", ["a/0.jpg", "b/1.jpg"])
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.txt").write_text("text")
+    (tmp_path / "cut.tar").write_bytes(tar_bytes([("a.jpg", b"no image")])[:700])
+    (tmp_path / "cut.parquet").write_bytes(b"PAR1")
+    pack_tree(tree, tmp_path / "broken", "lmdb")
+    (tmp_path / "broken" / "_dataset.json").write_text('{"format": "fastdata", "samples": -1}')
+    wrong = ["missing", "text.txt", "empty", "cut.tar", "cut.parquet", "broken", "file:///missing"]
+    for place in wrong + ["tree"] * (command != "doctor"):
+        done = run(command, place, *READERS[command])
+        assert isinstance(done.exception, SystemExit), (place, done.exception)
+        error, *hint = done.stderr.splitlines()[-2:]
+        assert done.exit_code in (1, 2) and error.startswith("error: ") and hint, done.stderr

@@ -119,21 +119,6 @@ def test_seek_points_are_advised_until_there_are_some(sample: Path, tmp_path: Pa
     assert "seek_points" not in codes(after)
 
 
-def test_images_that_pillow_decodes_are_slow_and_named(tmp_path: Path) -> None:
-    pixels = picture(500, 400, 2, 20)
-    files = [(f"{n}.jpg", as_file(pixels, "JPEG", "CMYK", progressive=True)) for n in range(6)]
-    files += [(f"b{n}.jpg", encode(pixels)) for n in range(2)]
-    root = folder_of(tmp_path / "tree", files)
-    pack_tree(root, tmp_path / "data", "lmdb")
-    diagnosis = diagnose(tmp_path / "data", seconds=0.5)
-    data = diagnosis.found.data
-    assert (data.other_share, data.other_kinds) == (0.75, ("jpeg-progressive (Pillow)",))
-    advice = next(one for one in diagnosis.verdict.advice if one.code == "reencode")
-    assert "75%" in advice.text
-    command = f"fastdata convert dataset --root {tmp_path / 'data'} --encoding jpeg"
-    assert advice.command == command
-
-
 # Every kind of dataset.
 
 
@@ -209,6 +194,7 @@ FILES = {
     "a/0.png": as_file(BIG, "PNG"),
     "a/1.jpg": as_file(BIG, "JPEG", progressive=True),
     "b/2.jpg": encode(BIG),
+    "b/3.jpg": as_file(BIG, "JPEG", "CMYK"),
 }
 
 
@@ -226,7 +212,7 @@ def dataset_of(kind: str, root: Path) -> Path:
         pack_tree(source, root / "shards", "shards")
         index(root / "shards", out, kind="webdataset")
     elif kind == "tables":
-        table = pa.table({"image": [*FILES.values()], "label": [0, 0, 1]})
+        table = pa.table({"image": [*FILES.values()], "label": [0, 0, 1, 1]})
         pq.write_table(table, root / "some.parquet")
         index(root / "some.parquet", out)
     else:
@@ -243,9 +229,12 @@ def test_every_command_that_is_advised_runs(
     monkeypatch.setitem(sys.modules, "torchvision", None)
     path = dataset_of(kind, tmp_path)
     found = diagnose(path, seconds=0.1).found
-    assert found.data.other_kinds == ("png (native)",)
-    if kind != "tree":
-        assert "33% png (native" in DataLoader(ImageDataset(path, CROPS), 2).explain()
+    assert found.data.other_share == 0.5
+    assert found.rates.storage_warm < 1e6  # reads of PNGs take time, which the core does not count
+    assert set(found.data.other_kinds) == {"png (native)", "jpeg (Pillow)"}
+    if kind not in ("tables", "tree"):
+        explained = DataLoader(ImageDataset(path, CROPS), 2).explain()
+        assert all(f"25% {one}" in explained for one in found.data.other_kinds)
     small = replace(found.machine, memory=1)
     slow = (replace(found.rates, storage_cold=1.0), replace(found.rates, decode=1.0))
     advised = {

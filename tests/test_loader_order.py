@@ -223,8 +223,6 @@ GOOD = {
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (None, "NoneType, not a dict"),
-        ([], "list, not a dict"),
         ({}, "The state is empty: .*off the native path"),
         ({**GOOD, "samples": SAMPLES + 1}, f"{SAMPLES + 1} samples; this one has {SAMPLES}"),
         ({**GOOD, "seed": 4}, r"seed 4, this loader's is 3"),
@@ -232,16 +230,10 @@ GOOD = {
         ({**GOOD, "order": "quasi-random", "window": 5}, r"order QuasiRandom\(window=5\)"),
         ({**GOOD, "order": "quasi-random"}, r"QuasiRandom\(window=0\)"),
         ({**GOOD, "position": SAMPLES + 1}, f"position {SAMPLES + 1}"),
-        ({**GOOD, "epoch": "1"}, "epoch '1'"),
-        ({**GOOD, "epoch": -1}, "epoch -1"),
-        ({**GOOD, "epoch": 1 << 70}, "epoch 1180591620717411303424"),
-        ({**GOOD, "position": -1}, "position -1"),
-        ({**GOOD, "position": [0]}, "position"),
         ({**GOOD, "number": 1}, "number 1"),
         ({**GOOD, "named": 1}, "named 1"),
         ({**GOOD, "version": 1}, "version 1"),
         ({**GOOD, "plan": 5}, "of another mixture or sampler"),
-        ({**GOOD, "more": 1}, "has more, which"),
     ],
 )
 def test_wrong_states(state: Any, message: str) -> None:

@@ -300,7 +300,7 @@ def test_each_remedy_for_other_libraries_names_a_line_that_exists() -> None:
         dataset = type(name, (Globbed,), {"__module__": module})()
         (words,) = told(dataset, passes=1)
         assert "fastdata.ImageDataset(" in words and "{" not in words
-        for command in re.findall(r"fastdata (\w+) ", words):
+        for command in re.findall(r"fastdata (convert|index|\w+ --\w+)", words):
             assert command in cli.commands
 
 

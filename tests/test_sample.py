@@ -19,8 +19,9 @@ import pytest
 from hangs import HANG
 from PIL import Image, JpegImagePlugin
 
-from fastdata.errors import UsageError
+from fastdata.errors import FallbackWarning, UsageError
 from fastdata.sample import SampleSummary, make_sample, wnid
+from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 
 # One file's Exif is broken on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:Corrupt EXIF data:UserWarning")
@@ -136,7 +137,7 @@ def test_shares_sizes_and_classes_are_as_in_imagenet(
 
 
 def test_fifty_files_hold_each_oddity(tmp_path: Path) -> None:
-    out = make_sample(tmp_path / "made", images=50, val_images=0, classes=10).out
+    out = make_sample(tmp_path / "made", images=0, val_images=50, classes=10).out
     found: Counter[str] = Counter()
     for path in files(out):
         with warnings.catch_warnings(record=True) as caught:
@@ -153,6 +154,21 @@ def test_fifty_files_hold_each_oddity(tmp_path: Path) -> None:
         found["broken EXIF"] += any("Corrupt EXIF" in str(one.message) for one in caught)
     assert all(found[name] for name in ("4:4:4", "4:2:0", "4:2:2", "L", "CMYK", "PNG", "large"))
     assert all(found[name] == 1 for name in ("progressive", "standard", "broken EXIF"))
+
+
+def test_training_with_it_is_native(made_tree: Path) -> None:
+    pytest.importorskip("torch")
+    from torchvision_stub import import_torchvision
+
+    from fastdata import DataLoader, ImageDataset
+
+    folder = import_torchvision().datasets.ImageFolder(str(made_tree / "train"))
+    transform = Compose([RandomResizedCrop(64), RandomHorizontalFlip()])
+    loader = DataLoader(ImageDataset(folder, transform), 16, shuffle=True, num_workers=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        assert sum(len(labels) for _, labels in loader) == 64
+    assert loader.stats().by_pillow == 0
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def _show_warning(message: Warning | str, *_: Any) -> None:
 
 def run() -> NoReturn:
     """Run the command line and exit."""
-    warnings.showwarning = _show_warning
+    warnings.showwarning = cast(Any, _show_warning)
     try:
         status = cli.main(prog_name="fastdata", standalone_mode=False)
     except click.ClickException as error:

@@ -53,8 +53,8 @@ def command(dataset: Path | str, size: int, as_json: bool, **options: Any) -> No
     """Find out what limits loading DATASET, and how to change it.
 
     Measures reading and decoding on this machine. With --step-ms and --batch-size, also compares
-    them with the training step. DATASET may be a folder of class folders of images that was never
-    converted, if torchvision is installed.
+    them with the training step. DATASET may be a folder of class folders of images, a tar or
+    Parquet that was never converted.
 
     \b
     Examples:

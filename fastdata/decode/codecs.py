@@ -172,7 +172,8 @@ def _open_rows(data: bytes, trusted: bool) -> Reader:
     for decoder, (left, top, right, lower), offset, arguments in tiles:
         if decoder != "raw":
             raise Declined("its pixels are compressed")
-        kind, stride, direction, *_ = (*arguments, 0, 1)
+        about: Any = [*arguments, 0, 1]
+        kind, stride, direction, *_ = about
         if kind not in _CHANNELS:
             raise Declined(f"its pixels are stored as {kind}, not as 8 bits of grey or RGB")
         if (left, top, right) != (0, bottom, image.width) or offset < 0:
@@ -270,7 +271,7 @@ class Foreseen(NamedTuple):
     sure: bool = True
 
 
-def foresee(data: bytes, size: int, limits: Limits, **options: bool) -> Foreseen:
+def foresee(data: bytes, size: int, limits: Limits, **options: Any) -> Foreseen:
     """Return an image's kind and decoder, by its header.
 
     ``data``: its first bytes, or all ``size`` of them; ``options`` of `Encoded`.

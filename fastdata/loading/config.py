@@ -68,7 +68,7 @@ class Choice:
         """Return the error for something that needs the native path."""
         return UsageError(
             f"{what} needs the native path, which is not taken: {self.reason}",
-            self.hint or "Change what stands in the way.",
+            self.hint or "Give a transform that ends in one size, such as RandomResizedCrop(224).",
         )
 
 
@@ -249,7 +249,7 @@ class LoaderConfig:
         asked = self.fields or images.fields
         recipe = images.recipe if "image" in asked else NO_IMAGE
         if isinstance(recipe, Refusal) and recipe.impossible:
-            raise UsageError(recipe.reason, "Change the transforms, or their order.")
+            raise UsageError(recipe.reason)
         known = self._collates_as_torch
         if reason := self.changed_collation():
             return _workers(images, recipe, reason, "Undo that, or give it as collate_fn=.")

@@ -43,7 +43,8 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Images | NotKno
     images = images_of(dataset)
     about = dataset.format
     if not images:
-        return NotKnown("the datasets.Dataset has no column of images", "")
+        hint = "Make one of them: dataset.cast_column(NAME, datasets.Image())."
+        return NotKnown("the datasets.Dataset has no column of images", hint)
     if about["type"] != "custom":
         what = f"of the format {about['type']!r}" if about["type"] else "without a transform"
         return NotKnown(f"the datasets.Dataset is {what}", IN_PLACE)

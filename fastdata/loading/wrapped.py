@@ -102,7 +102,8 @@ def _coco_outlines(objects: Any) -> dict[str, Any]:
                 found = {**found, "counts": mask.frPyObjects(found, *found["size"])["counts"]}
             runs.append({"size": found["size"], "counts": found["counts"]})
         elif not isinstance(found, list):
-            raise SampleError(f"a segmentation is a {type(found).__name__}", "Correct it.")
+            hint = "Write it as a list of polygons, or as a dict of size and counts."
+            raise SampleError(f"a segmentation is a {type(found).__name__}", hint)
         else:
             runs.append(None)
         polygons.append(found if isinstance(found, list) else [])
@@ -436,6 +437,7 @@ def _schema(kind: _Kind, keys: Collection[str]) -> tuple[list[Field], Joint]:
     return fields, Joint(("image", {name: name for name in targets}), targets)
 
 
+_FOUR = "Write four numbers for each object."
 #: Image instead of a sample's own: no key but masks depends on its pixels or size.
 _STUB = Image.new("RGB", (1, 1))
 
@@ -465,11 +467,12 @@ def _values(
         if name == kind.boxes:
             found[name + _WHOLE] = value is not ABSENT and not value.is_floating_point()
             if value is not ABSENT and value.shape[-1] != 4:
-                raise SampleError(f"its boxes have {value.shape[-1]} numbers, not 4", "Correct it.")
+                raise SampleError(f"its boxes have {value.shape[-1]} numbers, not 4", _FOUR)
             value = None if value is ABSENT else value.as_subclass(torch.Tensor).float().numpy()
         elif name in kind.values:
             if value is not ABSENT and (value.dtype != torch.int64 or value.ndim != 1):
-                raise SampleError(f"its {name} are no list of whole numbers", "Correct them.")
+                hint = "Write a whole number for each object."
+                raise SampleError(f"its {name} are no list of whole numbers", hint)
             value = None if value is ABSENT else value.numpy()
         found[name] = value
     return found

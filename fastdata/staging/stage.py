@@ -139,7 +139,7 @@ def stage(
         raise UsageError(
             f"{original.name}: its images lie in {manifest.container} elsewhere, which are not "
             "copied",
-            f"Pack them there: fastdata convert dataset --root {original.name} --to shards --out …",
+            f"Pack them there: fastdata convert dataset --root {original.name} --to shards",
         )
     if original.path in (place, *place.parents):
         raise UsageError(

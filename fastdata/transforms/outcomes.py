@@ -42,11 +42,19 @@ NOT_KNOWN = Declined("it is not a transform that fastdata knows", known=False)
 
 
 #: The transform raises on every path.
-HAS_TENSOR = Declined("it works on PIL images, and has a tensor here", raises=True)
+HAS_TENSOR = Declined(
+    "it works on PIL images, and has a tensor here",
+    "put it before what makes tensors of them",
+    raises=True,
+)
 IN_OUR_COMPOSE = replace(
     HAS_TENSOR, advice="write fastdata.transforms.Compose in place of torchvision's"
 )
-HAS_NO_FLOATS = Declined("it normalises floats, and has none here", raises=True)
+HAS_NO_FLOATS = Declined(
+    "it normalises floats, and has none here",
+    "put ToTensor(), or ToDtype(torch.float32, scale=True), before it",
+    raises=True,
+)
 
 #: Only tensors of another library's transform would raise here.
 ON_PIL_ONLY = Declined("it works on PIL images, and has a tensor here")
