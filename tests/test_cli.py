@@ -286,8 +286,8 @@ for script in sys.argv[1:]:
     try:
         runpy.run_path(script, run_name="__main__")
     except ModuleNotFoundError as error:
-        if error.name not in ("datasets", "transformers"):  # not every environment has them
-            raise
+        if error.name not in ("accelerate", "datasets", "lightning", "transformers"):
+            raise  # not every environment has these
 """
 
 

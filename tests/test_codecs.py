@@ -409,7 +409,7 @@ def test_jpeg_xl() -> None:
     for width, height in [(8, 8), (256, 40), (520, 9)]:
         data = imagecodecs.jpegxl_encode(np.zeros((height, width, 3), np.uint8), lossless=True)
         assert (Encoded(data).width, Encoded(data).height) == (width, height)
-        with pytest.raises(SampleError, match=f"{width} x {height} pixels, more than"):
+        with pytest.raises(SampleError, match=f"{height} x {width} "):
             Encoded(data, limits=Limits(width * height - 1))
     deep = imagecodecs.jpegxl_encode(PIXELS.astype(np.uint16) * 256, lossless=True)
     for data in (deep, deep[:60]):

@@ -263,7 +263,9 @@ def test_drop_leaves_bad_samples_out_of_their_batches(
                 states.append(loader.state_dict())
         assert same(found, wanted)
         assert loader.stats().bad_samples == len(bad)
-        assert loader.stats().samples == SAMPLES - len(bad)
+        kinds = loader.stats().kinds.values()
+        decoded = sum(count for decoders in kinds for count in decoders.values())
+        assert loader.stats().samples == decoded == SAMPLES - len(bad)
         assert len(besides_fallback(said)) == bool(bad)
         resumed = make(data, on_error="drop", **about)
         resumed.load_state_dict(states[min(stop, len(found))])
@@ -317,6 +319,16 @@ def test_planned_batches_lose_their_bad_samples(planned: Any) -> None:
         resumed.load_state_dict(states[2])
         with pytest.warns(UserWarning, match="left out"):
             assert same(list(resumed), wanted[3:])
+
+
+def test_a_batch_that_does_not_come_leaves_the_end_of_the_pass_where_it_is() -> None:
+    """Accelerate steps there."""
+    data = ImageDataset(damaged("shards", {4, 5, 6, 7}), CROPS)
+    batches: Any = iter(DataLoader(data, 4, on_error="drop"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ends = [batches.end_of_dataloader for _ in batches]
+    assert ends == [False] * (SAMPLES // 4 - 1) + [True]
 
 
 REFUSED = [

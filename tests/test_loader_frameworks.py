@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hangs import HANG
 from PIL import Image
+from resume_page import check_resumes
 from torchvision_stub import import_torchvision
 
 pytestmark = pytest.mark.slow
@@ -111,6 +112,15 @@ def test_a_loader_that_does_not_shard_says_so_once(distributed: Reports) -> None
 
 def lacks(name: str) -> bool:
     return importlib.util.find_spec(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "kill"), [("A plain loop", 5), ("Lightning", 18), ("Accelerate", 14)]
+)
+def test_the_scripts_of_the_page_resume(tmp_path: Path, name: str, kill: int) -> None:
+    if " " not in name and lacks(name.lower()):
+        pytest.skip(f"{name} is not installed (make setup)")
+    check_resumes(tmp_path, name, kill)
 
 
 @pytest.mark.skipif(lacks("lightning"), reason="lightning is not installed (make setup)")

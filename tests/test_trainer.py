@@ -1,4 +1,4 @@
-"""transformers' Trainer, as docs/guides/replace-dataloader.md has it (make test-recipes)."""
+"""transformers' Trainer, as the guides of docs have it (make test-recipes)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 from loader_data import SAMPLES, images
 from recipe_packages import need
+from resume_page import check_resumes
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader
@@ -87,3 +88,8 @@ def test_every_sample_comes_once_an_epoch_natively(tmp_path: Path) -> None:
     trainer.evaluate()
     assert Counter(model.evaluated) == Counter(range(SAMPLES))
     assert trainer.callback_handler.train_dataloader.explain().startswith("native")
+
+
+@pytest.mark.parametrize("kill", [6, 17])
+def test_the_script_of_the_page_resumes(tmp_path: Path, kill: int) -> None:
+    check_resumes(tmp_path, "transformers", kill)

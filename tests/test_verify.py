@@ -241,7 +241,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("form", "changes", "problem"),
     [
-        ("original", {"width": 1}, "the index says 1 x"),
+        ("original", {"width": 1}, "the index says 48 x 1 "),
         ("original", {"crc32c": 1}, "have changed since it was packed"),
         ("original", {"encoding": "png"}, "is jpeg of 3 channels, the index says png of 3"),
         ("original", {"encoding": "jpeg-progressive"}, "the index says jpeg-progressive of 3"),
@@ -249,7 +249,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("original", {"channels": 4}, "is jpeg of 3 channels, the index says jpeg of 4"),
         ("raw", {"encoding": "jpeg"}, "not an image"),
         ("raw", {"channels": 1}, "is raw, the index says 1 channels"),
-        ("raw", {"width": 63}, "too many or too few for 63 x"),
+        ("raw", {"width": 63}, "too many or too few for 48 x 63"),
     ],
     ids=str,
 )

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from fastdata.batches.images import Images, NotKnown, overridden
 from fastdata.decode.folders import own_method
 from fastdata.decode.hub import HUB_METHODS
+from fastdata.decode.rows import some_sizes
 from fastdata.errors import UsageError
 from fastdata.loading.noticing import IN_PLACE
 from fastdata.loading.seeding import seeded
@@ -66,7 +68,9 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Images | NotKno
     own: Images | NotKnown = whole.described()
     if isinstance(own, NotKnown):
         return own
-    recipe: Recipe | Refusal = compile_recipe(transform)
+    recipe: Recipe | Refusal = compile_recipe(
+        transform, sizes=partial(some_sizes, whole.source, whole.limits)
+    )
     if reason := pillow_changed():
         recipe = Refusal(f"{reason}. Undo that.")
     rows = _as_python(whole.opened_table.rows)

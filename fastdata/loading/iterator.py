@@ -232,6 +232,7 @@ class NativeIterator(Iterator[Any]):
 
     def _without(self, batch: Batch, errors: dict[int, FastdataError]) -> Batch | None:
         """Return a batch without its bad samples, decoded again; None if all are bad."""
+        kinds = {kind: {**decoders} for kind, decoders in self._counters.kinds.items()}
         while errors:
             self._name(errors)
             self._schedule.exclude(batch.planned.indices[list(errors)].tolist())
@@ -241,6 +242,7 @@ class NativeIterator(Iterator[Any]):
             planned = self._schedule.without(batch.planned, list(errors))
             batch = self._pipeline.begin(planned, self._key)
             errors = self._wait(batch)
+            self._counters.kinds = kinds  # samples decoded again count once
         self._counters.bad_samples += batch.planned.dropped
         return batch
 

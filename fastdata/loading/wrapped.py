@@ -22,6 +22,7 @@ from PIL import Image
 
 from fastdata.batches.images import Images, NotKnown, Options, overridden
 from fastdata.decode.folders import SAMPLE_METHODS, own_method
+from fastdata.decode.rows import some_sizes
 from fastdata.errors import LEAVE_OUT, SampleError
 from fastdata.loading.noticing import remedy
 from fastdata.storage.annotated import Annotated, AnnotatedSource
@@ -351,7 +352,8 @@ def _as_images(
 
     what = f"{type(inner).__name__} of {human_count(len(annotated.samples), 'file')}"
     options = Options(root, opener(False))
-    recipe: Recipe | Refusal = compile_recipe(transforms, None, joint)
+    sizes = partial(some_sizes, options.source, options.limits)
+    recipe: Recipe | Refusal = compile_recipe(transforms, None, joint, sizes)
     if transforms is not None and (reason := pillow_changed()):
         recipe = Refusal(f"{reason}. Undo that.")
     files = (type(inner), kind.state(inner), sorted(keys))
