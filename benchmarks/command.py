@@ -130,7 +130,10 @@ def command(
     if tree is None:
         for option, value in (("--against", against), ("--ways", ways), ("--images", images)):
             if value is not None:
-                raise UsageError(f"{option} needs --tree", "Give the images that peers read.")
+                raise UsageError(
+                    f"{option} needs --tree",
+                    "A dataset has one peer: name the folder of its images with --tree.",
+                )
     if options["rounds"] is None:
         options |= {"rounds": 3, "within": None if whole else _SHORT}
     if options["seconds"] is None:
