@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,7 +34,7 @@ _PATH = click.Path(path_type=Path)
 _SHOWN: dict[str, Any] = {"show_default": True}
 _FAMILIES = ", ".join(dict.fromkeys(peer.family for peer in contenders.PEERS))
 #: Images of a user's folder that are enough for a measurement of seconds.
-_ENOUGH = 5000
+_ENOUGH = 2000
 #: Seconds that a measurement of a user's folder takes at most, unless rounds are given.
 _SHORT = 55.0
 
@@ -104,9 +103,9 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Measure how fast FOLDER is loaded, without training: by fastdata, and by torch's loader.
+    """Measure how fast FOLDER is loaded, beside torch's loader.
 
-    FOLDER has a folder of images for each class, or is a dataset. It takes less than a minute.
+    FOLDER has a folder of images for each class, or is a dataset. This takes less than a minute.
     With --tree, all ways and all installed peers are compared; `make bench-peers` installs them.
     Pixels and labels are checked before anything is timed. Ctrl-C shows what is measured by then.
     The exit code is 1 if a contender failed.
@@ -124,13 +123,16 @@ def command(
     whole = tree is not None
     dataset = folder
     if folder is not None and not whole and (count := _images_of(folder)):
-        dataset, tree, images = None, folder, images or min(_ENOUGH, count)
+        dataset, tree = None, folder
+        if images is None and count > _ENOUGH:
+            images = _ENOUGH
+            click.echo(f"{images:,} of {count:,} images are loaded; --images takes more", err=True)
         ways = ways or ("imagefolder" if contenders.has_module("torchvision") else "folder")
         against = against or "torch-{dtype}".format(**options)
     if tree is None:
         for option, value in (("--against", against), ("--ways", ways), ("--images", images)):
             if value is not None:
-                raise UsageError(f"{option} needs --tree", "Give the images that peers read.")
+                raise UsageError(f"{option} needs --tree", "Name the images that peers read.")
     if options["rounds"] is None:
         options |= {"rounds": 3, "within": None if whole else _SHORT}
     if options["seconds"] is None:
@@ -152,8 +154,7 @@ def command(
 
     with ExitStack() as stack:
         if work is None:
-            made = partial(TemporaryDirectory, prefix="fastdata-bench-")
-            work = Path("bench-data" if whole else stack.enter_context(made()))
+            work = Path("bench-data" if whole else stack.enter_context(TemporaryDirectory()))
         data = harness.Data(work, dataset, tree, images)
         try:
             keep(harness.measure(chosen, data, how, PillowCheck(data.small, dataset), keep=keep))
@@ -167,8 +168,7 @@ def command(
                     click.echo(said)
     if plot_path is not None and measured:
         plot_path.write_text(plots.loaders(result))
-    failures = figures.failures(result)
-    for failure in failures:
+    for failure in (failures := figures.failures(result)):
         click.echo(f"failed: {failure}", err=True)
     sys.exit(1 if failures else 0)
 

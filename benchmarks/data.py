@@ -92,9 +92,9 @@ def prepare(contender: Contender, tree: Path, work: Path, case: str = "") -> Pat
     return out
 
 
-def fill(data: Path) -> bool:
-    """Read the data once into the page cache; return False if it does not fit."""
-    if size(data) > available_memory():
+def fill(data: Path, most: int = sys.maxsize) -> bool:
+    """Read the data into the page cache; return False if they are too many, or do not fit."""
+    if size(data) > min(most, available_memory()):
         return False
     buffer = bytearray(1 << 20)
     seen = set()

@@ -37,19 +37,18 @@ FIXED = v1.Compose([v1.Resize(32), v1.CenterCrop(32), v1.PILToTensor()])
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 
-def done(result: Any) -> None:
+def packed(out: Path, kind: str, root: Path, *options: object) -> Path:
+    result = convert(kind, "--root", root, *options, "--no-shuffle", "--out", out)
     assert result.exit_code == 0, result.output
+    return out
 
 
 def same(found: Any, wanted: Any, levels: float = 1) -> None:
     """Compare batches or samples: pixels within levels, boxes within 1e-4, all else equal."""
-    if isinstance(wanted, dict):
-        assert found.keys() == wanted.keys()
-        found, wanted = list(found.values()), list(wanted.values())
     if isinstance(wanted, (list, tuple)):
         assert len(found) == len(wanted)
-        for one, other in zip(found, wanted, strict=True):
-            same(one, other, levels)
+        for pair in zip(found, wanted, strict=True):
+            same(*pair, levels)
     elif isinstance(wanted, torch.Tensor):
         assert found.shape == wanted.shape and found.dtype == wanted.dtype
         most = 1e-4 if wanted.is_floating_point() else levels if wanted.dtype == torch.uint8 else 0
@@ -58,30 +57,14 @@ def same(found: Any, wanted: Any, levels: float = 1) -> None:
         assert found == wanted
 
 
-def beside(ours: Any, theirs: Any, *, native: bool = True, **options: Any) -> None:
-    """Compare our loader's batches of a dataset with torch's of theirs, in order."""
-    loader = DataLoader(ours, 4, num_workers=2, require_native=native, **options)
-    same(list(loader), list(TorchLoader(theirs, 4, collate_fn=options.get("collate_fn"))))
+def native(dataset: Any, size: int = 4, **options: Any) -> Any:
+    return DataLoader(dataset, size, num_workers=2, require_native=True, **options)
 
 
 def opened(path: Path | str) -> Image.Image:
     with Image.open(path) as image:
         image.load()
     return image
-
-
-def rows(*columns: Any) -> Any:
-    """A dataset of torch's, of (image, value, …) as files and values."""
-
-    class Rows(torch.utils.data.Dataset[Any]):
-        def __len__(self) -> int:
-            return len(columns[0])
-
-        def __getitem__(self, at: int) -> Any:
-            image = FIXED(opened(columns[0][at]).convert("RGB"))
-            return (image, *(column[at] for column in columns[1:]))
-
-    return Rows()
 
 
 @pytest.fixture(scope="module")
@@ -103,34 +86,21 @@ def folder(root: Path) -> Any:
 
 
 def test_a_messy_folder_as_it_is_and_packed(messy: Path, tmp_path: Path) -> None:
-    beside(folder(messy), folder(messy))
-    done(convert("imagefolder", "--root", messy, "--out", tmp_path / "out", "--no-shuffle",
-                 "--allow-empty"))  # fmt: skip
-    packed = ImageDataset(tmp_path / "out", FIXED)
-    assert packed.classes == folder(messy).classes == ["cat", "dog", "eel"]
-    beside(packed, folder(messy))
-    shuffled = DataLoader(packed, 2, shuffle=True, seed=3, num_workers=2)
+    theirs = folder(messy)
+    ours = ImageDataset(packed(tmp_path / "out", "imagefolder", messy, "--allow-empty"), FIXED)
+    assert ours.classes == theirs.classes == ["cat", "dog", "eel"]
+    for one in (theirs, ours):
+        same(list(native(one)), list(TorchLoader(theirs, 4)))
+    shuffled = native(ours, 2, shuffle=True, seed=3)
     epochs = [[label for _, labels in shuffled for label in labels.tolist()] for _ in range(2)]
-    assert [sorted(labels) for labels in epochs] == [sorted(folder(messy).targets)] * 2
+    assert [sorted(labels) for labels in epochs] == [sorted(theirs.targets)] * 2
 
 
 @pytest.mark.slow
 def test_a_benchmark_of_a_messy_folder(messy: Path, tmp_path: Path) -> None:
     (tmp_path / "photos").symlink_to(messy)
-    given = [
-        "--seconds",
-        "0.1",
-        "--warmup",
-        "0",
-        "--rounds",
-        "1",
-        "--threads",
-        "1",
-        "--batch-size",
-        "2",
-        "--json",
-    ]
-    found = run("bench", tmp_path / "photos", *given)
+    given = "--seconds=0.1 --warmup=0 --rounds=1 --threads=1 --batch-size=2 --json"
+    found = run("bench", tmp_path / "photos", *given.split())
     failed = {one["name"]: one["error"] for one in json.loads(found.stdout)["contenders"]}
     assert failed.keys() == {"fastdata-imagefolder", "torch-uint8"} and not any(failed.values())
 
@@ -143,7 +113,7 @@ def test_hugging_face(make: Callable[..., Any], tmp_path: Path) -> None:
         return {**batch, "image": [FIXED(image.convert("RGB")) for image in batch["image"]]}
 
     wanted = [list(batch.values()) for batch in TorchLoader(photos.with_transform(theirs), 4)]
-    same(list(DataLoader(ImageDataset(photos, FIXED), 4, num_workers=2)), wanted)
+    same(list(native(ImageDataset(photos, FIXED))), wanted)
 
 
 @pytest.mark.slow
@@ -153,20 +123,18 @@ def test_clip_tars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "fastdata.py").write_text("raise ImportError('not the library')")
     with webdataset.ShardWriter(f"{tmp_path}/%02d.tar", maxcount=5, verbose=0) as sink:
         for number in range(9):
-            about = {"width": 48, "caption": f"Katze {number} 漢"}
-            sink.write({"__key__": f"{number:05}", "jpg": jpeg(number), "txt": about["caption"],
-                        "json": about})  # fmt: skip
+            about = {"txt": f"Katze {number} 漢", "json": {"width": 48, "nsfw": number}}
+            sink.write({"__key__": f"{number:05}", "jpg": jpeg(number), **about})
     tars, fields = [f"{tmp_path}/0{at}.tar" for at in range(2)], ("image", "txt", "json")
     pairs = webdataset.WebDataset(tars, shardshuffle=False).decode("pil")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # it leaves tars open
         wanted = [(FIXED(s["jpg"]), s["txt"], s["json"]) for s in pairs]
-    done(convert("webdataset", "--root", tmp_path, "--out", tmp_path / "out", "--no-shuffle"))
+    out = packed(tmp_path / "out", "webdataset", tmp_path)
     with pytest.warns(UserWarning, match="indexed"):
         in_place = ImageDataset(f"{tmp_path}/{{00..01}}.tar", FIXED, fields=fields)
-    for ours in (in_place, ImageDataset(tmp_path / "out", FIXED, fields=fields)):
-        loader = DataLoader(ours, 4, num_workers=2, require_native=True)
-        found = [row for b in loader for row in zip(b["image"], b["txt"], b["json"], strict=True)]
+    for ours in (in_place, ImageDataset(out, FIXED, fields=fields)):
+        found = [row for batch in native(ours) for row in zip(*batch.values(), strict=True)]
         same([(image, text, json.loads(about)) for image, text, about in found], wanted)
 
 
@@ -176,8 +144,7 @@ JOINT = v2.Compose([v2.Resize((40, 56)), v2.RandomHorizontalFlip(1.0), v2.ToImag
 
 def detected(out: Path) -> list[Any]:
     fields = ("image", "boxes", "labels")
-    ours = ImageDataset(out, transforms=JOINT, fields=fields)
-    loader = DataLoader(ours, 4, num_workers=2, collate_fn=list, require_native=True)
+    loader = native(ImageDataset(out, transforms=JOINT, fields=fields), collate_fn=list)
     return [(image, t["boxes"], t["labels"]) for batch in loader for image, t in batch]
 
 
@@ -186,8 +153,8 @@ def moved(samples: Any) -> list[Any]:
     found = []
     for image, boxes, labels in samples:
         boxes = torch.as_tensor(boxes, dtype=torch.float32).reshape(-1, 4)
-        shape = image.size[::-1]
-        boxes = tv.tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=shape)
+        about = {"format": "XYXY", "canvas_size": image.size[::-1]}
+        boxes = tv.tv_tensors.BoundingBoxes(boxes, **about)
         image, boxes = JOINT(image, boxes)
         found.append((image, boxes.as_subclass(torch.Tensor), torch.as_tensor(labels).long()))
     return found
@@ -196,14 +163,14 @@ def moved(samples: Any) -> list[Any]:
 def test_coco(tmp_path: Path) -> None:
     make_coco(tmp_path / "coco")
     files = tmp_path / "coco/images", tmp_path / "coco/instances.json"
-    done(convert("coco", "--root", files[0], "--annotations", files[1], "--out", tmp_path / "out"))
+    out = packed(tmp_path / "out", "coco", files[0], "--annotations", files[1])
     coco = open_coco(files[1])
     ids, samples = sorted(coco.getCatIds()), []
     for image, objects in tv.datasets.CocoDetection(*files):
         boxes = [[x, y, x + w, y + h] for x, y, w, h in (one["bbox"] for one in objects)]
         samples.append((image, boxes, [ids.index(one["category_id"]) for one in objects]))
-    same(detected(tmp_path / "out"), moved(samples))
-    painted = ImageDataset(tmp_path / "out", transforms=v2.ToImage(), fields=("image", "masks"))
+    same(detected(out), moved(samples))
+    painted = ImageDataset(out, transforms=v2.ToImage(), fields=("image", "masks"))
     for at, key in enumerate(sorted(coco.getImgIds())):
         wanted = [coco.annToMask(one) for one in coco.loadAnns(coco.getAnnIds(key))]
         masks = np.asarray(painted[at][1])
@@ -212,46 +179,38 @@ def test_coco(tmp_path: Path) -> None:
 
 def test_voc(tmp_path: Path) -> None:
     voc = make_voc(tmp_path) / "VOCdevkit/VOC2007"
-    done(convert("voc", "--root", voc, "--split", "train", "--out", tmp_path / "out",
-                 "--no-shuffle"))  # fmt: skip
-    names, samples = ImageDataset(tmp_path / "out").manifest.source["classes"], []
+    out = packed(tmp_path / "out", "voc", voc, "--split", "train")
+    names, samples = ImageDataset(out).manifest.source["classes"], []
     for image, about in tv.datasets.VOCDetection(tmp_path, "2007", "train"):
         objects = about["annotation"]["object"]
         corners = ("xmin", "ymin", "xmax", "ymax")
         boxes = [[float(one["bndbox"][corner]) for corner in corners] for one in objects]
         samples.append((image, boxes, [names.index(one["name"]) for one in objects]))
-    same(detected(tmp_path / "out"), moved(samples))
+    same(detected(out), moved(samples))
 
 
 def test_yolo(tmp_path: Path) -> None:
     write_yolo(tmp_path)
-    done(convert("yolo", "--root", tmp_path, "--split", "train", "--out",
-                 tmp_path / "out", "--no-shuffle"))  # fmt: skip
-    samples = []
+    out, samples = packed(tmp_path / "out", "yolo", tmp_path, "--split", "train"), []
     for path in sorted((tmp_path / "images/train").rglob("*.jpg")):
         label = tmp_path / "labels/train" / path.relative_to(tmp_path / "images/train")
-        lines = label.with_suffix(".txt").read_text("utf-8").split("\n")
-        objects = [[float(word) for word in line.split()] for line in lines if line.strip()]
-        samples.append((opened(path), objects))
-    wanted = []
-    for image, objects in samples:
-        (width, height), boxes = image.size, []
-        for _, *numbers in objects:
-            if len(numbers) == 4:
-                x, y, w, h = numbers
-                numbers = [x - w / 2, y - h / 2, x + w / 2, y + h / 2]
-            left, right = min(numbers[::2]) * width, max(numbers[::2]) * width
-            boxes.append([left, min(numbers[1::2]) * height, right, max(numbers[1::2]) * height])
-        wanted.append((image, boxes, [one[0] for one in objects]))
-    same(detected(tmp_path / "out"), moved(wanted))
+        lines = [line.split() for line in label.with_suffix(".txt").read_text("utf-8").split("\n")]
+        image, boxes = opened(path), []
+        for line in filter(None, lines):
+            sides = np.array(line[1:], float).reshape(-1, 2)
+            if len(sides) == 2:  # centre and size; else a polygon
+                sides = sides[0] + [-sides[1] / 2, sides[1] / 2]
+            boxes.append([*(sides.min(0) * image.size), *(sides.max(0) * image.size)])
+        samples.append((image, boxes, [int(line[0]) for line in lines if line]))
+    same(detected(out), moved(samples))
 
 
 def test_masks(tmp_path: Path) -> None:
     root = write_masked(tmp_path / "ade")
-    given = ["--images", "images/training", "--masks", "annotations/training", "--no-shuffle"]
-    done(convert("masks", "--root", root, *given, "--out", tmp_path / "out"))
-    ours = ImageDataset(tmp_path / "out", transforms=JOINT, fields=("image", "mask", "key"))
-    for images, targets in DataLoader(ours, 2, num_workers=2, require_native=True):
+    given = ["--images", "images/training", "--masks", "annotations/training"]
+    out = packed(tmp_path / "out", "masks", root, *given)
+    ours = ImageDataset(out, transforms=JOINT, fields=("image", "mask", "key"))
+    for images, targets in native(ours, 2):
         for at, key in enumerate(targets["key"]):
             image = opened(root / f"images/training/{key}.jpg")
             mask = np.array(opened(root / f"annotations/training/{key}.png"))[None]
@@ -261,9 +220,13 @@ def test_masks(tmp_path: Path) -> None:
 
 
 def listed(messy: Path) -> pd.DataFrame:
-    paths = [path for path, _ in folder(messy).samples]
-    texts = [f"{at:04}" for at in range(len(paths))]
-    return pd.DataFrame({"image": paths, "y": folder(messy).targets, "text": texts})
+    frame = pd.DataFrame(folder(messy).samples, columns=["image", "y"])
+    return frame.sample(frac=1, random_state=2)  # as train_test_split leaves it
+
+
+def loaded(frame: pd.DataFrame) -> list[Any]:
+    images = torch.stack([FIXED(opened(path).convert("RGB")) for path in frame["image"]])
+    return [images, torch.tensor(frame["y"].tolist())]
 
 
 later = pytest.mark.skipif(not hasattr(ImageDataset, "from_table"), reason="no tables in memory")
@@ -271,30 +234,19 @@ later = pytest.mark.skipif(not hasattr(ImageDataset, "from_table"), reason="no t
 
 @later
 def test_a_data_frame(messy: Path) -> None:
-    frame = listed(messy)
-    frame = frame.sample(frac=1, random_state=2)  # as train_test_split leaves it
-    ours = ImageDataset.from_table(frame, FIXED, image="image",
-                                   label="y")  # fmt: skip
-    beside(ours, rows(frame["image"].tolist(), frame["y"].tolist()))
+    ours = ImageDataset.from_table(listed(messy), FIXED, image="image", label="y")
+    same(list(native(ours, 9)), [loaded(listed(messy))])
 
 
 @later
 def test_a_csv_of_absolute_paths_with_five_captions_an_image(messy: Path, tmp_path: Path) -> None:
     frame = listed(messy)
-    five = pd.concat([frame.assign(text=frame["text"] + f" {at}") for at in range(5)])
-    five = five.sort_values(["image", "text"], kind="stable")
+    five = pd.concat([frame.assign(text=f"0{at}") for at in range(5)])
     five.to_csv(tmp_path / "captions.csv")  # with pandas' column of numbers
-    done(convert("table", "--root", tmp_path / "captions.csv", "--label-column", "y", "--out",
-                 tmp_path / "out", "--no-shuffle"))  # fmt: skip
-    ours = ImageDataset(tmp_path / "out", FIXED, fields=("image", "label", "text"))
-    by_image = five.groupby("image", sort=False)
-    texts = [list(one) for one in by_image["text"].agg(list)]
-    images, labels = list(by_image.groups), by_image["y"].first().tolist()
-    wanted = [[image, label, text] for (image, label), text in
-              zip(rows(images, labels), texts, strict=True)]  # fmt: skip
-    loader = DataLoader(ours, 1, num_workers=1)
-    found = [[b["image"][0], int(b["label"][0]), b["text"][0]] for b in loader]
-    same(found, wanted)
+    out = packed(tmp_path / "out", "table", tmp_path / "captions.csv", "--label-column", "y")
+    ours = ImageDataset(out, FIXED, fields=("image", "label", "text"))
+    texts = [[f"0{at}" for at in range(5)]] * len(frame)
+    same([list(batch.values()) for batch in native(ours, 9)], [[*loaded(frame), texts]])
 
 
 def test_buckets(tmp_path: Path) -> None:
@@ -302,25 +254,19 @@ def test_buckets(tmp_path: Path) -> None:
     root.mkdir(parents=True)
     for seed in range(10):
         picture(seed, (60 + seed, 40) if seed % 2 else (40, 60 + seed)).save(root / f"{seed}.png")
-    done(convert("imagefolder", "--root", root.parent, "--out", tmp_path / "out", "--no-shuffle"))
-    sizes = [(48, 32), (32, 48)]
+    out, sizes = packed(tmp_path / "out", "imagefolder", root.parent), [(48, 32), (32, 48)]
 
     def cover(size: tuple[int, int]) -> Any:
-        return fastdata.transforms.Compose(
-            [fastdata.transforms.Resize(min(size)), fastdata.transforms.CenterCrop(size)]
-        )
+        return v1.Compose([v1.Resize(min(size)), v1.CenterCrop(size), v1.PILToTensor()])
 
-    ours = ImageDataset(tmp_path / "out", fastdata.transforms.BySize(cover),
-                        fields=("image", "index"))  # fmt: skip
+    ours = ImageDataset(out, fastdata.transforms.BySize(cover), fields=("image", "index"))
     planned = fastdata.samplers.AspectRatioBatches(ours, 3, sizes=sizes)
     seen, shapes = [], set()
-    for batch in DataLoader(ours, batch_sampler=planned, num_workers=2, require_native=True):
-        shape = batch["image"].shape[2:]
-        shapes.add(tuple(shape))
-        steps = [v1.Resize(min(shape)), v1.CenterCrop(tuple(shape)), v1.PILToTensor()]
+    for batch in native(ours, 1, batch_sampler=planned):
+        shapes.add(shape := tuple(batch["image"].shape[2:]))
         for image, at in zip(batch["image"], batch["index"].tolist(), strict=True):
             seen.append(at)
-            same(image, v1.Compose(steps)(opened(root / f"{at}.png")))
+            same(image, cover(shape)(opened(root / f"{at}.png")))
     assert sorted(seen) == list(range(10)) and shapes == set(sizes)
 
 

@@ -28,7 +28,7 @@ def show(diagnosis: Diagnosis) -> None:
     """Print tables to standard output."""
     found, verdict = diagnosis
     rates = found.rates
-    title = f"{found.data.path}: {found.transform}, batches of {found.batch_size}"
+    title = f"{found.data.path}, in batches of {found.batch_size}"
     click.secho(printable(title), bold=True)
     threads = human_count(found.machine.threads, "thread")
     # Mark the one of storage's two rates that counts.
@@ -72,7 +72,7 @@ def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     if not data.in_memory:
         fits = "fits" if verdict.fits_stage else "does not fit"
         sizes = human_bytes(data.stage_bytes), human_bytes(machine.stage_room)
-        memory = f"{about}{sizes[0]} of {sizes[1]} free: {fits}"
+        memory = f"a copy of {about}{sizes[0]} {fits}: {sizes[1]} free"
     images = human_count(data.samples, "image")
     dataset = f"{data.container}, {images}, {about}{human_bytes(data.bytes)}"
     if data.location != data.path:
@@ -87,6 +87,7 @@ def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         (machine.stage_place, memory),
         ("dataset", dataset),
         ("measured", human_count(data.sampled, "image")),
+        ("transform", diagnosis.found.transform),
     ]
     if data.damaged:
         lines.append(("damaged", f"{human_count(data.damaged, 'image')}: see fastdata verify"))
