@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import pyarrow as pa
-from fastdata.converters.table import TableImages, key_of
+import pyarrow.compute as pc
+from fastdata.converters.table import TableImages, key_of, keys_of
 from fastdata.converters.trees import (
     RemoteTree,
     SourceFile,
@@ -73,16 +74,16 @@ class Annotations:
     ) -> None:
         """Add a row: its values, or the reason why it cannot be packed.
 
-        It has a path or a key; without a key, that is the path without extension. ``size`` is the
-        width and height that the annotations are for.
+        It has a path or a key; without a key, `keys_of` makes it of the path. ``size`` is the width
+        and height that the annotations are for.
         """
-        key = key_of(path or "") if key is None else key
         if not isinstance(values, str) and not is_utf8(f"{path}{key}"):
             values = "its name is not UTF-8; rename it"
         row = {"path": path, "key": key, "size": size}
         if isinstance(values, str):
             path = None if path is None else printable(path)
-            row, values = {"path": path, "key": printable(key)}, {"problem": values}
+            key = None if key is None else printable(key)
+            row, values = {"path": path, "key": key}, {"problem": values}
         self._held.append({**row, **values})
         if len(self._held) == _ROWS_HELD:
             self._flush()
@@ -98,7 +99,9 @@ class Annotations:
     def table(self) -> pa.Table:
         """Return all rows."""
         self._flush()
-        return pa.Table.from_batches(self._batches, self.schema)
+        table = pa.Table.from_batches(self._batches, self.schema)
+        keys = pc.coalesce(table.column("key"), keys_of(table.column("path")))
+        return table.set_column(table.column_names.index("key"), "key", keys)
 
 
 class AnnotatedImages(TableImages):
@@ -126,6 +129,7 @@ class AnnotatedImages(TableImages):
             about=found.about,
             storage_options=storage_options,
         )
+        self.key_hint = "Rename one of them"
         self.about["root"] = str(self._tree)
         self.inputs += inputs
 

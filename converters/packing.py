@@ -301,9 +301,9 @@ class _Packing:
     def _list(self, lister: Executor) -> Listing:
         folder, listed = self.job.listing, self.progress.listed
         if self.seed is None:
-            return write_listing(self.source, folder, listed, lister)
+            return write_listing(self.source, folder, listed, lister, self.skip_bad)
         in_order = folder.with_name("source")
-        listing = write_listing(self.source, in_order, listed, lister)
+        listing = write_listing(self.source, in_order, listed, lister, self.skip_bad)
         shuffled = shuffle_listing(listing, folder, self.seed)
         shutil.rmtree(in_order, ignore_errors=True)
         return shuffled

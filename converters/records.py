@@ -100,7 +100,8 @@ class Source(Protocol):
     It may have attributes: ``fields``, a sequence of `Field`, without image and label;
     ``archives``, the files (`fastdata.converters.trees.SourceFile`) that all its records, and
     their further blobs, are extents of; ``tables``, a `Tables` if all of these can be rows that
-    a library decodes; and ``upright``, whether annotations are for images as EXIF turns them.
+    a library decodes; ``upright``, whether annotations are for images as EXIF turns them; and
+    ``key_hint``, how to make keys unique.
 
     Every source of a folder, a file or a URL takes ``storage_options``, options of the driver of
     the URL. It raises RemoteError if the URL cannot be reached, SourceError for data that are

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 from fastdata.converters.records import MOST_CLASSES, Record, Sharded
@@ -116,6 +117,7 @@ class TableImages(Sharded):
         found = with_formats(self._choose_fields(name, fields), formats, name)
         self.fields = with_masks(found, masks, name)
         self.classes, self._ranks = self._find_classes(name, classes)
+        self.key_hint = "Name a column of keys with --key-column"
         self.about = dict(about or {"kind": "table", "root": str(self._tree), "table": name})
         if self._columns.label is not None:
             self.about["label"] = self._columns.label
@@ -125,6 +127,8 @@ class TableImages(Sharded):
         rows = len(self._table)
         step = rows if is_url(self._tree.root) else _ROWS_PER_SHARD
         about = self._tree, self._columns, self.fields, self._ranks, len(self.classes)
+        if self._columns.key is None:
+            about = *about, frozenset(repeated(self._table.column(self._columns.path)).to_pylist())
         starts = range(0, rows, max(step, 1))
         return [TableRows(self._table.slice(at, step), at, *about) for at in starts]
 
@@ -221,6 +225,7 @@ class TableRows(NamedTuple):
     fields: tuple[Field, ...]
     ranks: dict[str, int] | None
     classes: int
+    repeated: frozenset[str] = frozenset()
 
     def records(self) -> Iterator[Record]:
         """Yield the records of its rows, in order."""
@@ -257,6 +262,8 @@ class TableRows(NamedTuple):
         name = self.columns.key
         path = _relative(self.tree.root, row[self.columns.path])
         key = key_of(path) if name is None else row[name]
+        if name is None and key_of(row[self.columns.path] or "") in self.repeated:
+            key = path
         instead = f"_row-{number}"
         if key is None or key == "":
             return instead, f"its {name or self.columns.path} is null or empty"
@@ -401,6 +408,26 @@ def key_of(path: str) -> str:
     """Return a path without its extension."""
     folder, slash, name = path.rpartition("/")
     return folder + slash + (name.rpartition(".")[0] or name)
+
+
+def keys_of(paths: pa.Array) -> pa.Array:
+    """Return paths without extension, as `key_of` does, but whole where several differ in it alone.
+
+    Null for null.
+    """
+    stems = _stems(paths)
+    return pc.if_else(pc.is_in(stems, value_set=repeated(paths)), paths, stems).cast(pa.string())
+
+
+def repeated(paths: pa.Array) -> pa.Array:
+    """Return the `key_of` that several of some paths have."""
+    counts = _stems(paths.unique()).value_counts()
+    return counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+
+
+def _stems(paths: pa.Array) -> pa.Array:
+    paths = paths.cast(pa.large_string())  # those of an empty table have no type
+    return pc.replace_substring_regex(paths, pattern=r"([^/])\.[^./]*$", replacement=r"\1")
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -126,6 +126,11 @@ class WebDataset(Sharded):
         fields_found = with_formats([field_of(n, found[n]) for n in names], formats, where)
         self.fields = with_masks(fields_found, masks, where)
         self.about = {"kind": "webdataset", "root": where}
+        if not shard_keys:
+            self.key_hint = (
+                "If shards use the same numbers for their samples, use fastdata convert webdataset "
+                "--shard-keys (with --to archives, nothing is copied)"
+            )
 
     def shards(self) -> Sequence[Listable]:
         """Return the shards of the listing: the tar files."""
