@@ -96,12 +96,17 @@ class Annotations:
         self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
         self._held = []
 
-    def table(self) -> pa.Table:
-        """Return all rows."""
+    def table(self, *roots: str) -> pa.Table:
+        """Return all rows; paths are relative to these names of one folder."""
         self._flush()
         table = pa.Table.from_batches(self._batches, self.schema)
-        keys = pc.coalesce(table.column("key"), keys_of(table.column("path")))
-        return table.set_column(table.column_names.index("key"), "key", keys)
+        above = "|".join(re.escape(f"{root}/") for root in roots)
+        pattern = f"^(?:{above}|(?:\\./)+)"
+        paths = pc.replace_substring_regex(table.column("path"), pattern=pattern, replacement="")
+        columns = {"path": paths, "key": pc.coalesce(table.column("key"), keys_of(paths))}
+        for name, column in columns.items():
+            table = table.set_column(table.column_names.index(name), name, column)
+        return table
 
 
 class AnnotatedImages(TableImages):
@@ -116,8 +121,17 @@ class AnnotatedImages(TableImages):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         chosen = [name for name in found.schema.names if fields is None or name in fields]
+        places = [os.fspath(root).rstrip("/")]
+        if not is_url(root):
+            places = [os.path.abspath(root), os.path.realpath(root)]
+        table, classes = found.table(*places), found.about.get("classes") or ()
+        #: Number of objects of each class.
+        self.objects = dict.fromkeys(classes, 0)
+        if "labels" in table.column_names:
+            for label in pc.value_counts(pc.list_flatten(table.column("labels"))).to_pylist():
+                self.objects[classes[label["values"]]] += label["counts"]
         super().__init__(
-            found.table(),
+            table,
             root,
             path="path",
             key="key",

@@ -226,6 +226,10 @@ _SPACE_HINT = (
 )
 
 
+#: Bad samples whose keys an error names.
+_MOST_NAMED = 10
+
+
 @dataclass
 class _Packing:
     """One run of packing; ``out`` is the folder of this machine for output files."""
@@ -522,8 +526,11 @@ class _Packing:
                 "The others are packed. Finish without the bad ones with --skip-bad, or fix them "
                 "and run the same command again."
             )
+        others = ", ".join(entry.key for entry in bad[1:_MOST_NAMED])
+        then = f"then {others}{', …' * (len(bad) > _MOST_NAMED)}; " if others else ""
         return BadSamplesError(
             f"{self.out}: {len(bad):,} of {images} cannot be packed; the first, {bad[0].key}: "
-            f"{bad[0].path}: {bad[0].reason}; all are listed in {self.out / BAD_SAMPLES_NAME}",
+            f"{bad[0].path}: {bad[0].reason}; {then}all are listed in "
+            f"{self.out / BAD_SAMPLES_NAME}",
             hint,
         )
