@@ -363,14 +363,14 @@ def test_odd_ids_and_names_leave_out_their_images_alone(tmp_path: Path) -> None:
     images = [
         {**IMAGES[0], "file_name": here}, {**IMAGES[1], "file_name": "./b.jpg"},
         {"file_name": "c.jpg"}, {"id": "3", "file_name": "c.jpg"}, {"id": 4, "file_name": ""},
-        {"id": 5, "file_name": "\ud800.jpg"}, {"id": 6}, 7, {**IMAGES[1], "id": 8},
+        {"id": 5, "file_name": "\ud800.jpg"}, {"id": 6}, 7, {"id": 8, "file_name": "d.jpg"},
     ]  # fmt: skip
     sound = [{**object_of(n, n, 7), "iscrowd": 0.0, "keypoints": None} for n in (1, 2)]
     objects = [*sound, object_of(3, "3", 7), object_of(4, 4, 7), object_of(5, "8", 7)]
     categories = [{"id": 7, "name": "cat", "keypoints": None}]
     path = write(tmp_path, *objects, images=images, categories=categories)
     bad = bad_of(opened(tmp_path, path))
-    assert set(bad) == {f"x.json/images/{n}" for n in range(2, 8)} | {"b"}
+    assert set(bad) == {f"x.json/images/{n}" for n in range(2, 8)} | {"d"}
     assert [one["annotation_ids"] for one in rows(tmp_path, path).values()] == [[1], [2]]
     out, given = tmp_path / "out", ("--root", tmp_path / "images", "--annotations", path)
     result = convert("coco", *given, "--out", out)

@@ -167,7 +167,7 @@ def test_names_of_other_classes(tmp_path: Path, out: Path) -> None:
     given = ("--root", root, "--classes", "dog,cat,zèbre,<b>&", "--fields", "labels")
     # A misspelt class has one object.
     result = convert("voc", *given, "--out", out)
-    assert result.exit_code == 0 and "<b>& 1, zèbre 1" in result.stdout and "cat 1" in result.stdout
+    assert result.exit_code == 0 and "cat 1, zèbre 1, <b>& 1" in result.stdout
     assert dict(packed_fields(out))["labels"] == [[2, 3], [1]]
     assert ImageDataset(out).classes == ["dog", "cat", "zèbre", "<b>&"]
 
