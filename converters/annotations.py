@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import pyarrow as pa
-from fastdata.converters.table import TableImages, key_of
+import pyarrow.compute as pc
+from fastdata.converters.table import TableImages, key_of, keys_of
 from fastdata.converters.trees import (
     RemoteTree,
     SourceFile,
@@ -73,16 +74,16 @@ class Annotations:
     ) -> None:
         """Add a row: its values, or the reason why it cannot be packed.
 
-        It has a path or a key; without a key, that is the path without extension. ``size`` is the
-        width and height that the annotations are for.
+        It has a path or a key; without a key, `keys_of` makes it of the path. ``size`` is the width
+        and height that the annotations are for.
         """
-        key = key_of(path or "") if key is None else key
         if not isinstance(values, str) and not is_utf8(f"{path}{key}"):
             values = "its name is not UTF-8; rename it"
         row = {"path": path, "key": key, "size": size}
         if isinstance(values, str):
             path = None if path is None else printable(path)
-            row, values = {"path": path, "key": printable(key)}, {"problem": values}
+            key = None if key is None else printable(key)
+            row, values = {"path": path, "key": key}, {"problem": values}
         self._held.append({**row, **values})
         if len(self._held) == _ROWS_HELD:
             self._flush()
@@ -95,10 +96,17 @@ class Annotations:
         self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
         self._held = []
 
-    def table(self) -> pa.Table:
-        """Return all rows."""
+    def table(self, *roots: str) -> pa.Table:
+        """Return all rows; paths are relative to these names of one folder."""
         self._flush()
-        return pa.Table.from_batches(self._batches, self.schema)
+        table = pa.Table.from_batches(self._batches, self.schema)
+        above = "|".join(re.escape(f"{root}/") for root in roots)
+        pattern = f"^(?:{above}|(?:\\./)+)"
+        paths = pc.replace_substring_regex(table.column("path"), pattern=pattern, replacement="")
+        columns = {"path": paths, "key": pc.coalesce(table.column("key"), keys_of(paths))}
+        for name, column in columns.items():
+            table = table.set_column(table.column_names.index(name), name, column)
+        return table
 
 
 class AnnotatedImages(TableImages):
@@ -113,8 +121,17 @@ class AnnotatedImages(TableImages):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         chosen = [name for name in found.schema.names if fields is None or name in fields]
+        places = [os.fspath(root).rstrip("/")]
+        if not is_url(root):
+            places = [os.path.abspath(root), os.path.realpath(root)]
+        table, classes = found.table(*places), found.about.get("classes") or ()
+        #: Number of objects of each class.
+        self.objects = dict.fromkeys(classes, 0)
+        if "labels" in table.column_names:
+            for label in pc.value_counts(pc.list_flatten(table.column("labels"))).to_pylist():
+                self.objects[classes[label["values"]]] += label["counts"]
         super().__init__(
-            found.table(),
+            table,
             root,
             path="path",
             key="key",
@@ -126,6 +143,7 @@ class AnnotatedImages(TableImages):
             about=found.about,
             storage_options=storage_options,
         )
+        self.key_hint = "Rename one of them"
         self.about["root"] = str(self._tree)
         self.inputs += inputs
 

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, islice
+from itertools import accumulate, islice, pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -166,9 +166,13 @@ class Unit(NamedTuple):
 
 
 def write_listing(
-    source: Source, folder: Path, progress: Callable[[int], None], executor: Executor
+    source: Source,
+    folder: Path,
+    progress: Callable[[int], None],
+    executor: Executor,
+    skip_bad: bool = False,
 ) -> Listing:
-    """List a source into a folder."""
+    """List a source into a folder; with ``skip_bad``, images of one key but the first are bad."""
     folder.mkdir(exist_ok=True)
     (folder / _SUMMARY).unlink(missing_ok=True)
     rows: list[int] = []
@@ -200,9 +204,42 @@ def write_listing(
     for found in executor.run(check, range(buckets), ahead=AHEAD):
         repeated.update(found)
     listing = Listing(folder)
-    if repeated:
-        _require_unique(listing, repeated)
-    return listing
+    clashes = _clashes(listing, repeated) if repeated else {}
+    if clashes and not skip_bad:
+        shown = [
+            f"two images have the key {key}: {first} and {path}"
+            for key, first, path in islice(clashes.values(), _MOST_CLASHES)
+        ]
+        if others := len(clashes) - len(shown):
+            shown.append(f"and {others:,} more")
+        hint = getattr(source, "key_hint", "Rename one of them")
+        raise SourceError("; ".join(shown), f"{hint}, or keep the first alone with --skip-bad.")
+    return _with_problems(listing, clashes) if clashes else listing
+
+
+#: Most pairs of images of one key in an error.
+_MOST_CLASHES = 10
+
+
+def _with_problems(listing: Listing, clashes: Mapping[int, tuple[str, str, str]]) -> Listing:
+    """Return a listing in which some rows are bad: their key is that of an earlier one."""
+    at = SCHEMA.get_field_index("problem")
+    touched = {bisect_right(listing.starts, row) - 1 for row in clashes}
+    for shard, (start, stop) in enumerate(pairwise(listing.starts)):
+        if shard not in touched:
+            continue
+
+        def batches(row: int = start, stop: int = stop) -> Iterator[pa.RecordBatch]:
+            for batch in listing.batches(row, stop):
+                problems = batch.column(at).to_pylist()
+                for place, problem in enumerate(problems):
+                    if problem is None and row + place in clashes:
+                        problems[place] = f"has the key of {clashes[row + place][1]}"
+                yield batch.set_column(at, SCHEMA.field(at), array(problems, pa.string()))
+                row += batch.num_rows
+
+        write_shard(shard_path(listing.folder, shard), batches(), listing.schema)
+    return Listing(listing.folder)
 
 
 #: Row counts of the shards, written when all shards are listed.
@@ -351,23 +388,21 @@ def _repeated_hashes(folder: Path, shards: int, buckets: int, bucket: int) -> li
     return found
 
 
-def _require_unique(listing: Listing, repeated: set[int]) -> None:
+def _clashes(listing: Listing, repeated: set[int]) -> dict[int, tuple[str, str, str]]:
+    """Return rows whose key an earlier row has: the key, and the paths of both, by number."""
     seen: dict[str, str] = {}
-    wanted = np.array(sorted(repeated), np.uint64)
+    found: dict[int, tuple[str, str, str]] = {}
+    wanted, start = np.array(sorted(repeated), np.uint64), 0
     for batch in listing.batches(0, len(listing)):
         keys = batch.column("key").to_pylist()
         paths = batch.column("path").to_pylist()
         for at in np.flatnonzero(np.isin(_hashes(keys), wanted)).tolist():
             path = printable(redact(paths[at].decode("utf-8", "surrogateescape")))
             if keys[at] in seen:
-                raise SourceError(
-                    f"two images have the key {keys[at]}: {seen[keys[at]]} and {path}",
-                    "A key is the path without its extension, and must be unique: rename one. "
-                    "If shards use the same numbers for their samples, use fastdata convert "
-                    "webdataset --shard-keys (with --to archives, nothing is copied); of a table, "
-                    "name a column of keys with --key-column.",
-                )
-            seen[keys[at]] = path
+                found[start + at] = keys[at], seen[keys[at]], path
+            seen.setdefault(keys[at], path)
+        start += batch.num_rows
+    return found
 
 
 class Listing:

@@ -17,9 +17,9 @@ class MaskedImages(AnnotatedImages):
     """Source of images and their masks, by path; ``mask`` is a field of masks.
 
     The mask of ``<images>/a/b.jpg`` is ``<masks>/a/b.png``, with any suffix of images. An image
-    without a mask, and a mask without an image, are bad samples. Names of images and masks end as
-    ``image_ending`` and ``mask_ending`` say, before the suffix, such as ``_leftImg8bit``; others
-    are left out. ``fields`` is ``mask`` or nothing.
+    without a mask, a mask without an image, and several of one name are bad samples. Names of
+    images and masks end as ``image_ending`` and ``mask_ending`` say, before the suffix, such as
+    ``_leftImg8bit``; others are left out. ``fields`` is ``mask`` or nothing.
     """
 
     def __init__(
@@ -46,26 +46,27 @@ def _annotations(
     about = {"kind": "masks", "images": images, "masks": masks}
     rows = Annotations({"mask": pa.string()}, about, masks=["mask"])
     for name in sorted({*found, *beside}):
-        values: dict[str, str] | str = {"mask": beside.get(name, "")}
-        if name not in found:
-            values = f"{beside[name]}: has no image in {images}/"
-        elif name not in beside:
+        files, others = found.get(name, []), beside.get(name, [])
+        values: dict[str, str] | str
+        if not files:
+            values = f"{others[0]}: has no image in {images}/"
+        elif not others:
             values = f"its mask {masks}/{name}{mask_ending}.png is missing"
-        rows.add(found.get(name), values, name)
+        elif len(files) > 1 or len(others) > 1:
+            several = files if len(files) > 1 else others
+            values = f"{' and '.join(several)} have the same name; keep one of them"
+        else:
+            values = {"mask": others[0]}
+        rows.add(files[0] if files else None, values, name)
     return rows
 
 
-def _by_name(folder: Folder, below: str, ending: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, paths in folder.images(below).items():
-        if not name.endswith(ending):
-            continue
-        if len(paths) > 1:
-            raise SourceError(
-                f"{folder}/{below}: two images have the name {name.removesuffix(ending)}",
-                "Rename one, or move it away.",
-            )
-        found[name.removesuffix(ending)] = paths[0]
+def _by_name(folder: Folder, below: str, ending: str) -> dict[str, list[str]]:
+    found = {
+        name.removesuffix(ending): paths
+        for name, paths in folder.images(below).items()
+        if name.endswith(ending)
+    }
     if not found:
         raise SourceError(
             f"{folder}/{below}: has no images" + (f" that end in {ending}" if ending else ""),

@@ -227,6 +227,10 @@ _SPACE_HINT = (
 )
 
 
+#: Bad samples whose keys an error names.
+_MOST_NAMED = 10
+
+
 @dataclass
 class _Packing:
     """One run of packing; ``out`` is the folder of this machine for output files."""
@@ -311,9 +315,9 @@ class _Packing:
     def _list(self, lister: Executor) -> Listing:
         folder, listed = self.job.listing, self.progress.listed
         if self.seed is None:
-            return write_listing(self.source, folder, listed, lister)
+            return write_listing(self.source, folder, listed, lister, self.skip_bad)
         in_order = folder.with_name("source")
-        listing = write_listing(self.source, in_order, listed, lister)
+        listing = write_listing(self.source, in_order, listed, lister, self.skip_bad)
         shuffled = shuffle_listing(listing, folder, self.seed)
         shutil.rmtree(in_order, ignore_errors=True)
         return shuffled
@@ -534,8 +538,11 @@ class _Packing:
                 "The others are packed. Finish without the bad ones with --skip-bad, or fix them "
                 "and run the same command again."
             )
+        others = ", ".join(entry.key for entry in bad[1:_MOST_NAMED])
+        then = f"then {others}{', …' * (len(bad) > _MOST_NAMED)}; " if others else ""
         return BadSamplesError(
             f"{self.out}: {len(bad):,} of {images} cannot be packed; the first, {bad[0].key}: "
-            f"{bad[0].path}: {bad[0].reason}; all are listed in {self.out / BAD_SAMPLES_NAME}",
+            f"{bad[0].path}: {bad[0].reason}; {then}all are listed in "
+            f"{self.out / BAD_SAMPLES_NAME}",
             hint,
         )

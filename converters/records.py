@@ -101,7 +101,7 @@ class Source(Protocol):
     ``archives``, the files (`fastdata.converters.trees.SourceFile`) that all its records, and
     their further blobs, are extents of; ``tables``, a `Tables` if all of these can be rows that
     a library decodes; ``upright``, whether annotations are for images as EXIF turns them; and
-    ``hint``, what to check where no image can be packed.
+    ``hint``, what to check where no image can be packed; ``key_hint``, how to make keys unique.
 
     Every source of a folder, a file or a URL takes ``storage_options``, options of the driver of
     the URL. It raises RemoteError if the URL cannot be reached, SourceError for data that are

@@ -136,6 +136,7 @@ class TableImages(Sharded):
         found = with_formats(self._choose_fields(name, fields), formats, name)
         self.fields = with_masks(found, masks, name)
         self.classes, self._ranks = self._find_classes(name, classes)
+        self.key_hint = "Name a column of keys with --key-column"
         self.about = dict(about or {"kind": "table", "root": str(self._tree), "table": name})
         if self._columns.label is not None:
             self.about["label"] = self._columns.label
@@ -152,6 +153,8 @@ class TableImages(Sharded):
         rows = len(self._table)
         step = rows if is_url(self._tree.root) else _ROWS_PER_SHARD
         about = self._tree, self._columns, self.fields, self._ranks, len(self.classes)
+        if self._columns.key is None:
+            about = *about, frozenset(repeated(self._table.column(self._columns.path)).to_pylist())
         starts = range(0, rows, max(step, 1))
         return [TableRows(self._table.slice(at, step), at, *about) for at in starts]
 
@@ -327,6 +330,7 @@ class TableRows(NamedTuple):
     fields: tuple[Field, ...]
     ranks: dict[str, int] | None
     classes: int
+    repeated: frozenset[str] = frozenset()
 
     def records(self) -> Iterator[Record]:
         """Yield the records of its rows, in order."""
@@ -361,7 +365,8 @@ class TableRows(NamedTuple):
     def _key(self, number: int, row: Mapping[str, Any]) -> tuple[str, str | None]:
         """Return a row's key; if it has none, a key for the list of bad samples and the problem."""
         name = self.columns.key
-        key = key_of(row[self.columns.path] or "") if name is None else row[name]
+        path = row[self.columns.path] or ""
+        key = row[name] if name else path if key_of(path) in self.repeated else key_of(path)
         instead = f"_row-{number}"
         if key is None or key == "":
             return instead, f"its {name or self.columns.path} is null or empty"
@@ -595,6 +600,26 @@ def _first_apart(values: pa.Array, same: npt.NDArray[np.bool_]) -> int | None:
     codes = as_numpy(values.dictionary_encode("encode").indices)
     apart = np.flatnonzero(same & (np.diff(codes) != 0))
     return int(apart[0]) if len(apart) else None
+
+
+def keys_of(paths: pa.Array) -> pa.Array:
+    """Return paths without extension, as `key_of` does, but whole where several differ in it alone.
+
+    Null for null.
+    """
+    stems = _stems(paths)
+    return pc.if_else(pc.is_in(stems, value_set=repeated(paths)), paths, stems).cast(pa.string())
+
+
+def repeated(paths: pa.Array) -> pa.Array:
+    """Return the `key_of` that several of some paths have."""
+    counts = _stems(paths.unique()).value_counts()
+    return counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+
+
+def _stems(paths: pa.Array) -> pa.Array:
+    paths = paths.cast(pa.large_string())  # those of an empty table have no type
+    return pc.replace_substring_regex(paths, pattern=r"([^/])\.[^./]*$", replacement=r"\1")
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -218,6 +218,7 @@ class TabularImages(Sharded):
         # The index has the names of the label's classes alone.
         names = {f.name: self._features[f.name] for f in self.fields if f.name in self._features}
         self.about |= {"names": names} if names else {}
+        self.key_hint = "Name a column of keys with --key-column"
         self.about |= {"split": split} if split is not None else {}
 
     @property

@@ -143,16 +143,19 @@ Tree: TypeAlias = LocalTree | RemoteTree
 def class_records(tree: Tree, name: str, label: int, left_out: LeftOut) -> Iterator[Record]:
     """Yield the images of one class folder, in torchvision's order.
 
-    Keys are paths below the tree without extension, with ``/``. Adds other files to ``left_out``.
+    Keys are paths below the tree, with ``/``, without extension unless several images differ in it
+    alone. Adds other files to ``left_out``.
     """
     found: Mapping[str, SourceFile] = (tree / name).listed()
+    stems = Counter(path.rpartition(".")[0] for path in found if is_image_name(path))
     paths = ((*path.rpartition("/")[::2], path) for path in found)
     # The order of a walk over sorted folders and their sorted files.
     for _, file, path in sorted(paths, key=lambda one: (f"{name}/{one[0]}".rstrip("/"), one[1])):
         if not is_image_name(file):
             left_out[suffix_of(file)] += 1
             continue
-        key, problem = storable(f"{name}/{path}".rpartition(".")[0])
+        stem = path.rpartition(".")[0]
+        key, problem = storable(f"{name}/{path if stems[stem] > 1 else stem}")
         size = mtime_ns = 0
         try:
             size, mtime_ns = found[path].size, found[path].mtime_ns

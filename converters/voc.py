@@ -38,6 +38,7 @@ _MASKS = {"SegmentationClass": "segmentation_class", "SegmentationObject": "segm
 #: A line of a list of one class: a name, and whether the class is in the image.
 _OF_ONE_CLASS = re.compile(r"(.*\S)\s+(?:-1|0|1)\s*")
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
+_UNKNOWN = "Unspecified"
 _FLAGS = ("difficult", "truncated", "occluded")
 _COLUMNS = {
     "labels": LABELS,
@@ -153,7 +154,8 @@ def _listed(folder: Folder, split: str, known: set[str]) -> tuple[str, list[str]
         texts = [key_of(path) for one in _KINDS for path in folder.names(f"{_SETS}/{one}")]
         lists = {path.rpartition("/")[2] for path in texts}
         # Without lists of one class, such as cat_train.
-        there = ", ".join(sorted(x for x in lists if x.partition("_")[0] not in CLASSES)) or "none"
+        of_classes = tuple(f"{name}_" for name in CLASSES)
+        there = ", ".join(sorted(x for x in lists if not x.startswith(of_classes))) or "none"
         raise SourceError(
             f"{folder}: has no list {_SETS}/{kind or _MAIN}/{name}.txt",
             f"There are: {there}. Name one with --split, or leave it out for all images.",
@@ -224,10 +226,14 @@ def _object(number: int, element: Element) -> dict[str, Any]:
     values: dict[str, Any] = {"names": name, "boxes": corners}
     for flag in _FLAGS:
         text = _text(element, flag) or "0"
-        if text not in ("0", "1"):
-            raise ValueError(f"object {number} ({name}): its {flag} is {text!r}, neither 0 nor 1")
-        values[flag] = text == "1"
-    values["pose"] = _text(element, "pose") or "Unspecified"
+        share = 0.0 if text == _UNKNOWN else -1.0
+        with suppress(ValueError):
+            share = number_of(text)
+        if not 0 <= share <= 1:
+            what = f"object {number} ({name}): its {flag} is {text!r}"
+            raise ValueError(f"{what}, neither 0 nor 1, nor a share")
+        values[flag] = share > 0
+    values["pose"] = _text(element, "pose") or _UNKNOWN
     return values
 
 

@@ -15,6 +15,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -74,6 +75,8 @@ class WebDataset(Sharded):
     Args:
         root: A folder of ``*.tar``, one tar file, or a pattern, ``shards/{000..999}.tar``; or the
             URL of any.
+        image_column: Extension of the member with the image, such as ``left.jpg``; None for the
+            first with an image's suffix alone, or, if no sample has one, each sample's only image.
         shard_keys: Whether keys begin with the name of their shard, ``<shard>/<key>``. Needed
             if every shard numbers its samples from the same number.
         formats: Formats of members whose values lie in the image, such as ``{"boxes": "xywh"}``;
@@ -87,6 +90,7 @@ class WebDataset(Sharded):
         self,
         root: str | os.PathLike[str],
         *,
+        image_column: str | None = None,
         shard_keys: bool = False,
         labels: bool = True,
         fields: Sequence[str] | None = None,
@@ -95,7 +99,9 @@ class WebDataset(Sharded):
         files: Sequence[SourceFile] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._shard_keys, self._labels = shard_keys, labels
+        image = None if image_column is None else image_column.lower().removeprefix(".")
+        self._listing = partial(TarListing, image=image, shard_keys=shard_keys, labels=labels)
+        self._lone = True  # whether a sample's only image is its image, whatever its extension
         self._kept: Any = None  # a file of pickled samples, instead of a second walk
         self.archives: Sequence[SourceFile]
         where = redact(os.fspath(root))
@@ -126,11 +132,16 @@ class WebDataset(Sharded):
         fields_found = with_formats([field_of(n, found[n]) for n in names], formats, where)
         self.fields = with_masks(fields_found, masks, where)
         self.about = {"kind": "webdataset", "root": where}
+        if not shard_keys:
+            self.key_hint = (
+                "If shards use the same numbers for their samples, use fastdata convert webdataset "
+                "--shard-keys (with --to archives, nothing is copied)"
+            )
 
     def shards(self) -> Sequence[Listable]:
         """Return the shards of the listing: the tar files."""
-        about = self._shard_keys, self._labels, self.fields
-        shards = [TarListing(file, *about) for file in self.archives]
+        opened = partial(self._listing, fields=self.fields, lone=self._lone)
+        shards = [opened(file) for file in self.archives]
         return shards if self._kept is None else [_Walked(shards, self._kept)]
 
     def _walk(self) -> tuple[list[str], dict[str, set[pa.DataType | None]]]:
@@ -138,9 +149,9 @@ class WebDataset(Sharded):
         names: dict[int | None, str | None] = {}
         found: dict[str, set[pa.DataType | None]] = {}
         unlabelled: tuple[SourceFile, str, Mapping[str, Member]] | None = None
+        lone, several = None, ""
         for number, file in enumerate(self.archives):
-            listing = TarListing(file, self._shard_keys, self._labels)
-            for sample, read in listing.samples():
+            for sample, read in self._listing(file).samples():
                 if self._kept is not None:
                     texts = {
                         member.offset: read(member)
@@ -148,8 +159,11 @@ class WebDataset(Sharded):
                         if field_of(extension).type is not None and member.size <= _MOST_TEXT
                     }
                     pickle.dump((number, sample, texts), self._kept)
+                if sample.several and not several:
+                    several = f"{file}: the sample {sample.key} has several images"
                 if sample.problem is not None:
                     continue  # its label and class are not known
+                lone = sample.lone and lone is not False
                 for extension in sample.members:
                     found.setdefault(extension, set())
                 for extension, kind in _arrays(sample.members, read):
@@ -165,6 +179,12 @@ class WebDataset(Sharded):
                         f"{sample.class_name!r}, but another of that label has class {known!r}",
                         "Correct the .json members: one label, one class.",
                     )
+        if lone is None and several:
+            raise SourceError(
+                f"{several}, none of which is named by its suffix alone",
+                "Name one with --image-column of fastdata index or convert webdataset: left.jpg.",
+            )
+        self._lone = bool(lone)
         labels = [label for label in names if label is not None]
         numbers = range(max(labels, default=-1) + 1)
         known_names = {} if None in names.values() else names
@@ -192,7 +212,8 @@ _Read: TypeAlias = Callable[[Member], bytes]
 class _Sample(NamedTuple):
     """One sample of a shard: the member of its image, the others by extension, in order.
 
-    ``problem`` is why it is a bad sample, apart from its fields.
+    ``problem`` is why it is a bad sample, apart from its fields. ``lone``: its image has not an
+    image's suffix alone as extension. ``several``: it has several such images, so none is taken.
     """
 
     key: str
@@ -202,15 +223,19 @@ class _Sample(NamedTuple):
     pixels: tuple[int, int, None] | None
     members: dict[str, Member]
     problem: str | None
+    lone: bool
+    several: bool
 
 
 class TarListing(NamedTuple):
     """One tar file of a source: a shard of its listing."""
 
     file: SourceFile
-    shard_keys: bool
+    image: str | None = None
+    shard_keys: bool = False
     labels: bool = True
     fields: tuple[Field, ...] = ()
+    lone: bool = True
 
     def records(self) -> Iterator[Record]:
         """Yield its samples in order."""
@@ -222,6 +247,8 @@ class TarListing(NamedTuple):
         key = f"{self.file.stem}/{sample.key}" if self.shard_keys else sample.key
         key, problem = storable(key)
         problem = problem or sample.problem
+        if sample.lone and not self.lone:
+            problem = problem or f"has no image but {sample.image.name}"
         values: list[Any] = []
         for field in self.fields:
             value = None
@@ -296,20 +323,27 @@ class TarListing(NamedTuple):
             yield key, parts
 
     def _sample(self, stem: str, parts: dict[str, Member], read: _Read) -> _Sample:
-        first = next((ext for ext in parts if "." + ext in _IMAGE_EXTENSIONS), None)
+        raw, images = EXTENSIONS["raw"], [ext for ext in parts if field_of(ext).kind == "image"]
+        first = next((ext for ext in images if "." + ext in _IMAGE_EXTENSIONS), None)
+        others = images if first is None and raw not in parts else []
+        if self.image is not None:
+            others, first = [], self.image if self.image in parts and self.image != raw else None
+        if lone := len(others) == 1:
+            first = others[0]
         members = {ext: member for ext, member in parts.items() if ext != first}
         image = None if first is None else parts[first]
         pixels: tuple[int, int, None] | None = None
         problem: str | None = None
-        if image is None and EXTENSIONS["raw"] in parts:
-            image = members.pop(EXTENSIONS["raw"])
+        if image is None and raw in parts and self.image in (None, raw):
+            image = members.pop(raw)
             try:
                 image, pixels = _pixels(image, read)
             except ValueError as error:
                 problem = f"its {image.name} is no image: {error}"
         if image is None:
             image = next(iter(parts.values()))  # a place for the list of bad samples
-            problem = f"has no image (it has: {', '.join(sorted(parts))})"
+            what = "image" if self.image is None else f"member .{self.image}"
+            problem = f"has no {what} (it has: {', '.join(sorted(parts))})"
         # Where a field has the name json, packing to shards writes the other.
         own = next((ext for ext in ("fastdata.json", "json") if ext in parts), None)
         about: dict[str, Any] = {}
@@ -337,7 +371,7 @@ class TarListing(NamedTuple):
             )
         name, key = about.get("class"), about.get("key")
         key, name = stem if key is None else str(key), name if isinstance(name, str) else None
-        return _Sample(key, label, name, image, pixels, members, problem)
+        return _Sample(key, label, name, image, pixels, members, problem, lone, len(others) > 1)
 
 
 def _about(member: Member, read: _Read) -> dict[str, Any]:

@@ -128,7 +128,7 @@ class ImageDataset(NativeSamples):
 
     Attributes:
         path: The folder, or the URL without credentials.
-        classes: Class names; a label is a place among them.
+        classes: Class names; a label, or each of an image's ``labels``, is a place among them.
         further_transforms: Transforms of further fields of images, by field.
         folder: The dataset of torchvision's, if it is one.
         hub: The ``datasets.Dataset``, if it is one.
@@ -292,8 +292,18 @@ class ImageDataset(NativeSamples):
         self._source = self._open_source() if source is None else source
         self._source.upright = self.style.exif_transpose
         self._source.fields = with_formats(self._source.fields, self._formats, self.path)
-        self.classes = list(self._source.classes)
+        self.classes = list(self._source.classes or self._classes_of_objects())
         self._fields = self._chosen_fields()
+
+    def _classes_of_objects(self) -> Sequence[str]:
+        """Return the names of the classes that COCO's, VOC's or YOLO's labels number."""
+        if not isinstance(self._source, (IndexedSource, PartedSource)):
+            return ()
+        about: Any = self.manifest.source
+        while isinstance(about, Mapping) and "classes" not in about:
+            about = about.get("of")  # a packed dataset's own source
+        names = (about or {}).get("classes")
+        return names if isinstance(names, list) and all(isinstance(x, str) for x in names) else ()
 
     @property
     def exif_transpose(self) -> bool:

@@ -454,10 +454,29 @@ def test_what_only_decoding_shows(tmp_path: Path) -> None:
 
 
 def test_two_extensions_of_one_key(tmp_path: Path) -> None:
-    root = make_tree(tmp_path / "in", ["a/1.jpg", "a/1.png", "a/2.jpg"])
-    result = convert("imagefolder", "--root", root, "--out", tmp_path / "out")
-    require_said(result, 1, "the key a/1", root / "a" / "1.jpg", root / "a" / "1.png", "rename one")
-    assert not (tmp_path / "out").exists()
+    """They have the suffix in their keys; real clashes are listed together."""
+    names = ["a/1.jpg", "a/1.png", "a/2.jpg", "b/1.jpg"]
+    root, out = make_tree(tmp_path / "in", names), tmp_path / "out"
+    assert convert("imagefolder", "--root", root, "--out", out).exit_code == 0
+    keys = ["a/1.jpg", "a/1.png", "a/2", "b/1"]
+    assert [one["key"] for one in ImageDataset(out, fields=("key",))] == keys
+    make_tree(
+        root, more := [f"c/{n}{end}" for n in range(12) for end in (".jpg", ".png", ".jpg.png")]
+    )
+    again = ("imagefolder", "--root", root, "--out", tmp_path / "again")
+    result = convert(*again)
+    require_said(result, 1, *(root / f"c/{n}.jpg.png" for n in (0, 1, 10, 11, 2, 3, 4, 5, 6, 7)))
+    require_said(result, 1, "2 more", "--skip-bad")
+    assert str(root / "c/9.jpg.png") not in result.output
+    assert "--shard-keys" not in result.output
+    assert convert(*again, "--skip-bad").exit_code == 0
+    dataset = ImageDataset(tmp_path / "again", fields=("key",))
+    assert [one["key"] for one in dataset] == [*keys, *sorted(m for m in more if m.count(".") < 2)]
+    assert dataset.manifest.skipped == 12
+    lines = (tmp_path / "again" / "_bad-samples.jsonl").read_text().splitlines()
+    assert sorted(json.loads(line)["path"] for line in lines) == sorted(
+        str(root / f"c/{n}.jpg.png") for n in range(12)
+    )
 
 
 @pytest.mark.slow
@@ -473,8 +492,9 @@ def test_a_key_twice_far_apart(tmp_path: Path) -> None:
     (root / "b").mkdir()
     (root / "b" / "1.jpg").touch()
     (root / "a" / "8999.tiff").touch()
+    (root / "a" / "8999.jpg.png").touch()
     result = convert("imagefolder", "--root", root, "--out", tmp_path / "out")
-    require_said(result, 1, "two images have the key a/8999")
+    require_said(result, 1, "two images have the key a/8999.jpg")
 
 
 def test_a_key_twice_in_archives(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from fastdata.benchmarks.figures import Figures
 from object_stores import make_bucket
 from PIL import Image
 from prefork import Prefork
-from sources import jpeg, write_mds
+from sources import jpeg, tar_bytes, write_mds
 from tiers import slow
 
 import fastdata
@@ -113,7 +113,7 @@ def tidy(words: list[str], folder: Path) -> None:
     if words[0] == "convert":
         # What an example names as its own output, the next line may read.
         kept = {"imagenet", "imagenet-train-lmdb", "celeba", "ade", *_ANNOTATED, *_ARCHIVES}
-        kept |= {*_PACKED, *words}
+        kept |= {*_PACKED, "shards", "tars-index", *words}
         for path in folder.iterdir():
             if path.is_dir() and path.name not in kept:
                 subprocess.run(["rm", "-r", str(path)], check=True)
@@ -170,6 +170,12 @@ def fill(folder: Path) -> None:
     for out, options in packed.items():
         done = run("convert", *options.split(), "--out", out, cwd=folder)
         assert done.returncode == 0, done.stderr
+    (folder / "shards").mkdir()
+    pairs = [(f"{n}.jpg", jpeg(n)) for n in range(4)], [(f"{n}.txt", b"text") for n in range(4)]
+    members = [member for pair in zip(*pairs, strict=True) for member in pair]
+    (folder / "shards/000.tar").write_bytes(tar_bytes(members))
+    done = run("index", "shards/", "--out", "tars-index", cwd=folder)
+    assert done.returncode == 0, done.stderr
 
 
 def make_tables(folder: Path) -> None:

@@ -41,11 +41,14 @@ def test_force_removes_nothing_before_listing(container: str, tree: Path, tmp_pa
     pack(ImageFolder(tree), out, container=container, workers=1)
     before = contents(out)
     image = next(tree.rglob("*.JPEG"))
-    shutil.copy(image, image.with_suffix(".png"))  # a second image of the same key
+    others = image.with_suffix(".png"), image.with_name(f"{image.name}.png")
+    for other in others:  # the second has the key of the image, as the first has its stem
+        shutil.copy(image, other)
     with pytest.raises(SourceError, match="two images have the key"):
         pack(ImageFolder(tree), out, container=container, workers=1, force=True)
     assert contents(out) == before
-    image.with_suffix(".png").unlink()
+    for other in others:
+        other.unlink()
     pack(ImageFolder(tree), out, container=container, workers=1, force=True)
     assert contents(out) == before
 

@@ -52,6 +52,8 @@ def _table(folder: Path) -> pa.Table:
                 "path": f"{number}.jpg",
                 "boxes": boxes.tolist(),
                 "labels": rng.integers(0, 90, count).tolist(),
+                "category_ids": [7 * one for one in range(count)],
+                "iscrowd": [one % 2 == 0 for one in range(count)],
                 "keypoints": points.reshape(count, 15).tolist(),
                 "name": f"sample {number}",
             }
@@ -363,6 +365,36 @@ def test_each_sanitizing_step_leaves_out_labels_of_its_own(
     assert not DataLoader(dataset, 5, collate_fn=list).explain().startswith("native")
 
 
+def test_a_getter_names_the_columns_that_follow_the_boxes(v2: Any, packed: Path) -> None:
+    """By default, torchvision leaves out entries of the first key with "label" alone."""
+    from torchvision import tv_tensors
+
+    columns = ("labels", "category_ids", "iscrowd")
+    fields = ("image", "boxes", *columns)
+    for names in (columns, columns[:1]):
+        getter = (
+            "default"
+            if names == columns[:1]
+            else lambda s: (s[1]["labels"], s[1]["category_ids"], s[1]["iscrowd"])
+        )
+        sanitize = v2.SanitizeBoundingBoxes(labels_getter=getter)
+        transform = v2.Compose([v2.CenterCrop(44), sanitize, v2.ToImage()])
+        dataset = ImageDataset(packed, transforms=transform, fields=fields)
+        loader = DataLoader(dataset, 5, collate_fn=list, require_native=True)
+        found = [target for batch in loader for _, target in batch]
+        plain = ImageDataset(packed, fields=fields)
+        for target, stored in zip(found, plain, strict=True):
+            size = stored["image"].height, stored["image"].width
+            boxes = torch.tensor(stored["boxes"], dtype=torch.float32).reshape(-1, 4)
+            given = {"boxes": tv_tensors.BoundingBoxes(boxes, format="XYWH", canvas_size=size)}
+            given |= {name: torch.tensor(stored[name]) for name in columns}
+            _, wanted = transform(stored["image"], given)
+            assert all(torch.equal(target[name], wanted[name]) for name in columns)
+            assert len(target["boxes"]) == len(wanted["boxes"])
+        kept = [len(target["boxes"]) == len(target["iscrowd"]) for target in found]
+        assert all(kept) == (len(names) > 1)
+
+
 def test_boxes_without_labels_are_told_of_the_getter(packed: Path, v2: Any) -> None:
     def loader(**options: Any) -> Any:
         steps = [v2.Resize((32, 32)), v2.SanitizeBoundingBoxes(**options), v2.ToImage()]
@@ -372,6 +404,25 @@ def test_boxes_without_labels_are_told_of_the_getter(packed: Path, v2: Any) -> N
     with pytest.warns(SlowPathWarning, match="labels_getter=None is for boxes alone"):
         loader()
     assert loader(labels_getter=None).explain().startswith("native")
+
+
+def test_the_source_of_boxes_in_a_mixture(packed: Path, v2: Any) -> None:
+    """The hints lead to the one way that works."""
+
+    def mixture(**options: Any) -> Mixture:
+        steps = v2.Compose([v2.Resize((32, 32)), v2.ToImage()])
+        one = ImageDataset(packed, transforms=steps, fields=("image", "boxes"))
+        return Mixture({"a": one, "b": one}, **options)
+
+    fields = ("image", "boxes", "source")
+    with pytest.raises(UsageError) as caught:
+        DataLoader(mixture(fields=fields), 4)
+    assert "fields= to the loader, and batch_transform=" in caught.value.hint
+    with pytest.raises(UsageError) as caught:
+        DataLoader(mixture(), 4, fields=fields, collate_fn=list)
+    assert "batch_transform=" in caught.value.hint
+    loader = DataLoader(mixture(), 4, fields=fields, batch_transform=lambda batch: batch["source"])
+    assert sorted(torch.cat(list(loader)).tolist()) == [0] * ROWS + [1] * ROWS
 
 
 def test_two_fields_of_boxes_are_refused(v2: Any, tmp_path: Path) -> None:

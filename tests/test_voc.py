@@ -19,6 +19,7 @@ from fastdata.converters import VocImages
 from PIL import Image
 from sources import convert, picture, require_said, rows_of
 
+from fastdata import ImageDataset
 from fastdata.errors import SourceError
 
 BOX = dict(zip(CORNERS, ("4", "1", "5", "2"), strict=True))
@@ -58,7 +59,7 @@ def test_lists(tmp_path: Path, out: Path) -> None:
     with pytest.raises(SourceError, match=r"has no list ImageSets/Main/test\.txt"):
         VocImages(root, "test")
     result = convert("voc", "--root", root, "--split", "test", "--out", out)
-    require_said(result, 1, "has no list ImageSets/Main/test.txt", "There are: ")
+    require_said(result, 1, "has no list ImageSets/Main/test.txt", "There are: ", "train")
     (root / "ImageSets/Main/test.txt").write_text("2008_000001\n\nnone\n", "utf-8")
     [(key, problem)] = bad_of(VocImages(root, "test")).items()
     assert (key, problem) == ("none", "Annotations/none.xml does not exist")
@@ -164,8 +165,17 @@ def test_names_of_other_classes(tmp_path: Path, out: Path) -> None:
     found = bad_of(VocImages(root, classes=["cat"]))
     assert found == {"a": "Annotations/a.xml: 'zèbre' is not among the classes"}
     given = ("--root", root, "--classes", "dog,cat,zèbre,<b>&", "--fields", "labels")
-    require_said(convert("voc", *given, "--out", out), 0)
+    # A misspelt class has one object.
+    result = convert("voc", *given, "--out", out)
+    assert result.exit_code == 0 and "cat 1, zèbre 1, <b>& 1" in result.stdout
     assert dict(packed_fields(out))["labels"] == [[2, 3], [1]]
+    assert ImageDataset(out).classes == ["dog", "cat", "zèbre", "<b>&"]
+
+
+def test_shares_and_words_for_flags(tmp_path: Path) -> None:
+    flags = {"truncated": "0.06", "difficult": "Unspecified", "occluded": "0.0"}
+    row = rows_of(VocImages(write(tmp_path, changed(**flags))))["a"]
+    assert [row[name][1] for name in flags] == [True, False, False]
 
 
 BOMB = '<!DOCTYPE a [<!ENTITY a0 "ha">' + "".join(
@@ -202,7 +212,7 @@ def changed(**more: str) -> str:
         (changed(ymax="٣"), "its ymax is '٣'"),
         (changed(ymin="left"), "its ymin is 'left'"),
         (changed(ymin=""), "its ymin is ''"),
-        (changed(difficult="perhaps"), "its difficult is 'perhaps', neither 0 nor 1"),
+        (changed(difficult="perhaps"), "its difficult is 'perhaps', neither 0 nor 1, nor a share"),
         (changed(truncated="2"), "its truncated is '2'"),
         (changed(name=" "), "object 1 has no name"),
         ("<annotation><object><name>x</name></object></annotation>", "(x) has no bndbox"),

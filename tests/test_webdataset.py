@@ -25,6 +25,7 @@ from sources import (
     make_tree,
     picture,
     require_said,
+    run,
     tar_bytes,
 )
 from tiers import first_of
@@ -352,6 +353,36 @@ def test_one_shard_as_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     result = convert("webdataset", "--root", "birds.tar")
     assert result.exit_code == 0, result.output
     assert ImageDataset("birds-lmdb").read([0]) == [jpeg()]
+
+
+def test_which_member_is_the_image(tmp_path: Path) -> None:
+    """It is the only one, whatever its name; of several, ``image_column`` names one."""
+    left, right = jpeg(1), jpeg(2)
+    only = shard(tmp_path, ("a.input.jpg", left), ("a.txt", b"x"), ("b.x.png", right))
+    pairs = tmp_path / "pairs.tar"
+    pairs.write_bytes(tar_bytes([("a.left.jpg", left), ("a.right.JPG", right)]))
+    masked = tmp_path / "masked.tar"
+    members = [("a.seg.png", left), ("b.jpg", right), ("b.seg.png", left)]
+    masked.write_bytes(tar_bytes(members))
+
+    def packed(tar: Path, *options: str) -> ImageDataset:
+        out = tmp_path / f"out-{tar.stem}"
+        result = convert("webdataset", "--root", tar, "--out", out, "--to", "archives", *options)
+        require_said(result, 0)
+        return ImageDataset(out)
+
+    assert packed(only).read([0, 1]) == [left, right]
+    result = convert("webdataset", "--root", pairs, "--out", "out")
+    require_said(result, 1, "pairs.tar: the sample a", "--image-column")
+    dataset = packed(pairs, "--image-column", "right.jpg")
+    assert dataset.read([0]) == [right]
+    assert [field.name for field in dataset.source.fields] == ["image", "left.jpg"]
+    # The mask of a sample that lost its image is no image.
+    assert packed(masked, "--skip-bad").read([0]) == [right]
+    require_said(run("index", pairs, "--out", "i", "--image-column", "left.jpg"), 0)
+    assert ImageDataset("i").read([0]) == [left]
+    wrong = convert("webdataset", "--root", pairs, "--out", "x", "--image-column", "up.jpg")
+    require_said(wrong, 1, "has no member .up.jpg (it has: left.jpg, right.jpg)")
 
 
 @pytest.mark.parametrize("container", ["archives", "lmdb"])

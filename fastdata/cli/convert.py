@@ -230,6 +230,7 @@ for _kind in ("cifar10", "cifar100"):
 
 @_source(
     "webdataset",
+    _column("image", "Extension of the image: left.jpg. [default: jpg, png, …, or the only one]"),
     click.option(
         "--shard-keys",
         is_flag=True,

@@ -40,7 +40,11 @@ from fastdata.remote.urls import is_url
     callback=comma_separated,
     help="Fields beside image and label; '' for none. [default: all]",
 )
-@click.option("--image-column", metavar="NAME", help="The images of a table. [default: found]")
+@click.option(
+    "--image-column",
+    metavar="NAME",
+    help="Images: a column, or the member's extension in tars. [default: found]",
+)
 @click.option(
     "--seek-points/--no-seek-points",
     default=False,

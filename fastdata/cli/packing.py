@@ -6,6 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,21 @@ def _pack_one(
             source, out, container=container, encoding=encoded, progress=progress, **options
         )
     tell(packed, time.monotonic() - begun, encoded, as_json)
+    if not as_json and any((objects := getattr(source, "objects", {})).values()):
+        say(f"objects by class: {_counts(objects)}")
+
+
+#: Classes whose objects the summary counts: the most frequent ones, and as many of the rarest.
+_MOST_CLASSES = 10
+
+
+def _counts(objects: Mapping[str, int]) -> str:
+    """Return numbers of objects by class; the rare ones may be misspelt."""
+    found = sorted(filter(itemgetter(1), objects.items()), key=lambda one: -one[1])
+    shown = [f"{name} {count:,}" for name, count in found]
+    if len(shown) > 2 * _MOST_CLASSES:
+        shown[_MOST_CLASSES:-_MOST_CLASSES] = [f"… {len(shown) - 2 * _MOST_CLASSES} more …"]
+    return ", ".join(shown)
 
 
 def tell(packed: Packed, seconds: float, encoded: Encoding, as_json: bool) -> None:

@@ -257,7 +257,8 @@ class LoaderConfig:
         if own and (why := self._why_not_collated()):
             name = getattr(self.collate_fn, "__name__", type(self.collate_fn).__name__)
             why = f"the collate_fn {name} wants single samples, and {why}"
-            return _workers(images, recipe, why, "Leave it out, or give batch_transform=.")
+            hint = "Leave the collate_fn out; batch_transform= takes whole batches."
+            return _workers(images, recipe, why, hint)
         if own:  # it stacks images itself, or does not
             recipe = of_any_size(recipe)
         if isinstance(recipe, Refusal):

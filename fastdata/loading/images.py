@@ -167,8 +167,9 @@ def _with_fields(images: Images, fields: tuple[str, ...], named: bool) -> Images
     if reader_of(images) is not None and fields != images.fields:
         raise UsageError(
             f"fields={fields!r}, and samples with transforms= have {images.fields!r}",
-            "Give all sources the same fields=, and leave those of the Mixture out; fields= of the "
-            "loader may name others.",
+            "Give all sources the same fields=, and leave those of the Mixture out. For others, "
+            f"such as {SOURCE!r}, give fields= to the loader, and batch_transform= instead of a "
+            "collate_fn.",
         )
     further = {name: recipe for name, recipe in images.further.items() if name in kept}
     return replace(images, fields=kept, further=further, keys=kept if named else ())
