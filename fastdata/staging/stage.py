@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,8 +153,7 @@ def stage(
         place.mkdir(exist_ok=True)
         whole = _whole_copy(original, place)
         if whole is None:
-            make_cache_folder(final.parent, "--to")
-            with file_lock(_beside(final, _LOCK_SUFFIX), waiting=waiting) as advance:
+            with _locked(final, waiting) as advance:
                 whole = _whole_copy(original, place)
                 if whole is None:
 
@@ -177,6 +176,22 @@ def stage(
             for folder in made:
                 folder.rmdir()
     return Staged(whole, 0, True, 0)
+
+
+@contextmanager
+def _locked(final: Path, waiting: Callable[[], None] | None) -> Iterator[Callable[[], None]]:
+    """Make the folder of copies, and hold the lock of one."""
+    with ExitStack() as stack:
+        for last in (False, True):
+            make_cache_folder(final.parent, "--to")
+            try:
+                lock = file_lock(_beside(final, _LOCK_SUFFIX), waiting=waiting)
+                advance = stack.enter_context(lock)
+                break
+            except FileNotFoundError:  # a process that failed has just removed the folder
+                if last:
+                    raise
+        yield advance
 
 
 def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None = None) -> Unstaged:
