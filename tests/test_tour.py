@@ -229,16 +229,11 @@ def loaded(frame: pd.DataFrame) -> list[Any]:
     return [images, torch.tensor(frame["y"].tolist())]
 
 
-later = pytest.mark.skipif(not hasattr(ImageDataset, "from_table"), reason="no tables in memory")
-
-
-@later
 def test_a_data_frame(messy: Path) -> None:
     ours = ImageDataset.from_table(listed(messy), FIXED, image="image", label="y")
     same(list(native(ours, 9)), [loaded(listed(messy))])
 
 
-@later
 def test_a_csv_of_absolute_paths_with_five_captions_an_image(messy: Path, tmp_path: Path) -> None:
     frame = listed(messy)
     five = pd.concat([frame.assign(text=f"0{at}") for at in range(5)])

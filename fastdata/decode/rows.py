@@ -113,7 +113,7 @@ def common_size(source: Source, limits: Limits | None) -> tuple[int, int] | None
 def some_sizes(source: Source, limits: Limits) -> Sizes | tuple[()]:
     """Return the widths and heights of some images; () if none are known."""
     step = 1 if source.blocks else max(1, len(source) // _MEASURED)
-    rows = np.ascontiguousarray(np.arange(len(source))[::step][:_MEASURED])
+    rows = np.arange(0, len(source), step)[:_MEASURED]
     with suppress(FastdataError, OSError):
         widths, heights = sizes_of(source, rows, limits)
         if (known := widths > 0).any():
