@@ -210,8 +210,8 @@ def write_listing(
             f"two images have the key {key}: {first} and {path}"
             for key, first, path in islice(clashes.values(), _MOST_CLASHES)
         ]
-        if others := len(clashes) - len(shown):
-            shown.append(f"and {others:,} more")
+        if len(clashes) > len(shown):
+            shown.append(f"and {len(clashes) - len(shown):,} more")
         hint = getattr(source, "key_hint", "Rename one of them")
         raise SourceError("; ".join(shown), f"{hint}, or keep the first alone with --skip-bad.")
     return _with_problems(listing, clashes) if clashes else listing

@@ -152,9 +152,9 @@ class TableImages(Sharded):
         """Return shards of the table's rows; one behind a URL, whose files are listed once."""
         rows = len(self._table)
         step = rows if is_url(self._tree.root) else _ROWS_PER_SHARD
-        about = self._tree, self._columns, self.fields, self._ranks, len(self.classes)
-        if self._columns.key is None:
-            about = *about, frozenset(repeated(self._table.column(self._columns.path)).to_pylist())
+        paths = self._table.column(self._columns.path)
+        whole = frozenset(repeated(paths).to_pylist() if self._columns.key is None else ())
+        about = self._tree, self._columns, self.fields, self._ranks, len(self.classes), whole
         starts = range(0, rows, max(step, 1))
         return [TableRows(self._table.slice(at, step), at, *about) for at in starts]
 
