@@ -31,7 +31,7 @@ _IN_PIXELS: dict[Any, tuple[str, ...]] = {"coco": ("areas",)}
 #: Kinds of sources without an argument that others have.
 _WITHOUT = {
     "fields": ("imagefolder", "lmdb"),
-    "image_column": ("imagefolder", "lmdb", "webdataset"),
+    "image_column": ("imagefolder", "lmdb"),
 }
 #: Executors of packing's tasks.
 EXECUTORS = ("local", "ray")

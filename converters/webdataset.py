@@ -132,6 +132,8 @@ class WebDataset(Sharded):
         fields_found = with_formats([field_of(n, found[n]) for n in names], formats, where)
         self.fields = with_masks(fields_found, masks, where)
         self.about = {"kind": "webdataset", "root": where}
+        if image is not None:
+            self.hint = "Name another member with --image-column."
         if not shard_keys:
             self.key_hint = (
                 "If shards use the same numbers for their samples, use fastdata convert webdataset "

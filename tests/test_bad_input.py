@@ -85,7 +85,7 @@ def test_a_root_that_is_missing_or_a_file(tmp_path: Path, monkeypatch: pytest.Mo
         arguments = (source, "--out", tmp_path / "out/{split}", "--root")
         require_said(convert(*arguments, tmp_path / "nowhere"), 1, "nowhere: no such")
         if source != "webdataset":
-            require_said(convert(*arguments, tmp_path / "file.jpg"), 1, "is not a folder")
+            require_said(convert(*arguments, tmp_path / "file.jpg"), 1, "file.jpg", "folder")
             continue
         require_said(convert(source), 2, "--root")
     assert not (tmp_path / "out").exists()

@@ -463,7 +463,7 @@ def test_versions_agree() -> None:
                 "fastdata convert imagefolder --root imagenet/train --to shards",
             ],
         ),
-        (["convert", "imagenets"], 2, ["No such command"]),
+        (["convert", "imagenets"], 2, ["imagenets", "fastdata convert imagenet"]),
         (["convert", "imagenet", "--colour"], 2, ["No such option"]),
         (["convrt"], 2, ["No such command", "Did you mean", "convert"]),
         (["sample", "--out", "gs://bucket/s"], 2, ["--out gs://bucket/s is a URL", "a folder"]),

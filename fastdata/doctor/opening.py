@@ -43,8 +43,8 @@ def extents(dataset: ImageDataset, indices: npt.NDArray[np.int64]) -> list[Exten
     """Return the extents of some samples; of tables, whose row groups are read, the whole files."""
     source = dataset.source
     if source.blocks is not None:
-        files = {Path(split_name(place)[0]) for place in getattr(source, "places", ())}
-        return [Extent(path, 0, path.stat().st_size) for path in files]
+        tables = {split_name(place)[0] for place in getattr(source, "places", ())} - {""}
+        return [Extent(path, 0, path.stat().st_size) for path in map(Path, sorted(tables))]
     found = source.gather(indices).blobs["image"].extents
     paths = [Path(found.path(at)) for at in range(len(indices))]
     places = zip(paths, found.offsets.tolist(), found.lengths.tolist(), strict=True)
