@@ -156,12 +156,16 @@ def _batches_of(values: Sequence[Any], field: Field) -> list[pa.RecordBatch]:
     return [pa.RecordBatch.from_arrays([found], schema=_schema_of(field))]
 
 
+#: Number of the file of a blob that stays where it is.
+NO_FILE = -1
 #: Row of a blob that a sample does not have.
 _NO_BLOB = Row("", 0, 0, None, 0, 0, 0, 0, 0, "other", 0)
 
 
 def _placed(rows: pa.Table, file_number: int, offsets: Sequence[int] | None) -> pa.Table:
     """Return index rows with the file and the offsets of their blobs."""
+    if file_number == NO_FILE and offsets is None:
+        return rows
     channels = [as_numpy(chunk) for chunk in rows.column("channels").chunks]
     present = np.concatenate([*channels, np.empty(0, np.uint8)]) > 0
     placed: dict[str, Any] = {"file": np.where(present, file_number, 0)}

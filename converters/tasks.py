@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from fastdata.converters.encode import Encoding
 from fastdata.converters.listing import UNCHANGED, Estimate, Listing, Unit, listed_at
-from fastdata.converters.parts import Bad, PartBuilder
+from fastdata.converters.parts import NO_FILE, Bad, PartBuilder
 from fastdata.converters.records import Record, read_record
 from fastdata.converters.rows import NullError, read_row
 from fastdata.converters.trees import file_at
@@ -284,7 +284,7 @@ def _row(job: Job, record: Record, blob: bytes, info: ImageInfo, table: bytes | 
     return Row(
         key=record.key,
         label=record.label,
-        file=-1,
+        file=NO_FILE,
         path=path,
         offset=offset,
         length=len(blob),
@@ -375,7 +375,7 @@ def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, Image
 def pack_unit(job: Job, unit: Unit) -> None:
     """Pack a unit into its own output file, if it has one, and then write its part."""
     part = PartBuilder(job.fields)
-    about: dict[str, Any] = {"file_number": -1}
+    about: dict[str, Any] = {"file_number": NO_FILE}
     found = samples(job, unit.start, unit.stop)
     if job.container in formats.IN_PLACE:
         for sample in found:

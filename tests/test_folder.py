@@ -33,7 +33,7 @@ def test_a_tree_that_moved_says_how_to_mend_it(made_tree: Path, tmp_path: Path) 
     shutil.copytree(made_tree / "val", tmp_path / "tree")
     pack_tree(tmp_path / "tree", tmp_path / "index", "folder")
     (tmp_path / "tree").rename(tmp_path / "elsewhere")
-    with pytest.raises(DatasetError, match="run the command that indexed") as caught:
+    with pytest.raises(DatasetError, match="index them there") as caught:
         ImageDataset(tmp_path / "index")[0]
     assert str(tmp_path / "tree") in str(caught.value)
     assert len(verify(tmp_path / "index", fast=True).problems) == len(

@@ -221,6 +221,10 @@ def test_command(tmp_path: Path, out: Path) -> None:
     (root / "labels/val/a.txt").touch()
     require_said(convert(*given, "--fields", "boxes", "--force"), 0)
     assert [name for name, _ in packed_fields(out / "train")] == ["image", "boxes"]
+    again = convert("dataset", "--root", out / "train", "--out", out / "packed")
+    assert again.exit_code == 0
+    for place in ("train", "packed"):
+        assert ImageDataset(out / place).classes == ["chât", "dog"]
     assert dict(packed_fields(out / "val"))["boxes"] == [[]]
     (root / "data.yaml").rename(tmp_path / "other.yaml")
     data = ("--data", tmp_path / "other.yaml", "--split", "val", "--out", out / "again")

@@ -53,8 +53,8 @@ _IN_PLACE_HINT = (
     "them again with --force."
 )
 _MISSING_IN_PLACE_HINT = (
-    "Put the files back. If they are elsewhere now, run the command that indexed them again, with "
-    "their place and --force."
+    "Put the files back. If they are elsewhere now, index them there, with the same command and "
+    "--force."
 )
 _HINT = "Run fastdata verify to find further damage; then copy or pack the dataset again."
 _PERMISSIONS_HINT = "Check that it is a file, and that you may read it."
