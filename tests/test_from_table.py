@@ -211,6 +211,16 @@ def test_what_is_no_table_of_images(name: str) -> None:
     assert caught.value.hint
 
 
+def test_empty_bytes_are_a_value() -> None:
+    values = [b"", None, b"a", *[b"b"] * 6]
+    dataset = ImageDataset.from_table(
+        {"image": FILES, "feature": values}, CROP, fields=("image", "feature")
+    )
+    assert [dataset[row]["feature"] for row in range(ROWS)] == values
+    (batch,) = DataLoader(dataset, ROWS, require_native=True)
+    assert batch["feature"] == values
+
+
 def test_labels_that_are_no_classes_stay_fields() -> None:
     table = {"image": FILES, "label": [None, *LABELS[1:]], "scores": [0.5] * ROWS}
     dataset = ImageDataset.from_table(table, fields=("image", "label", "scores"))

@@ -141,7 +141,10 @@ class TableSource(LearningSource):
         if not data and field == "image":
             missing = self.problem(row, "it has no image")
             raise MissingError(missing.what, missing.hint)
-        return self._turned(data, field) if raw is None else Blob(data, "raw", *raw)
+        if raw is not None:
+            return Blob(data, "raw", *raw)
+        # An empty value is one, and a null none.
+        return self._turned(data, field)._replace(checked=not data and bool(extents.offsets[0]))
 
     def column(self, field: str, rows: Rows | None = None) -> Column:
         """See `Source.column`. SampleError: a value cannot be decoded."""

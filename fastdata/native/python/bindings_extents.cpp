@@ -230,6 +230,8 @@ void attach_column(const py::object& self, const py::object& from, const py::obj
     if (found == BinaryColumn::Found::damaged) extent.corrupt = "it lies outside of its table";
     extent.memory = value;
     extent.length = static_cast<int64_t>(value.size);
+    // as in an index, an empty value has a place, and a null has none
+    extent.offset = found == BinaryColumn::Found::null ? 0 : 1;
     extent.rows = {};
     extent.in_memory = true;
   }
