@@ -321,16 +321,6 @@ def test_planned_batches_lose_their_bad_samples(planned: Any) -> None:
             assert same(list(resumed), wanted[3:])
 
 
-def test_a_batch_that_does_not_come_leaves_the_end_of_the_pass_where_it_is() -> None:
-    """Accelerate steps there."""
-    data = ImageDataset(damaged("shards", {4, 5, 6, 7}), CROPS)
-    batches: Any = iter(DataLoader(data, 4, on_error="drop"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ends = [batches.end_of_dataloader for _ in batches]
-    assert ends == [False] * (SAMPLES // 4 - 1) + [True]
-
-
 REFUSED = [
     ({"on_error": "drop", "shard": (0, 2)}, "2 ranks"),
     ({"on_error": "drop", "sampler": DistributedSampler(range(SAMPLES), 2, 0)}, "2 ranks"),

@@ -92,9 +92,7 @@ class Pass(Iterator[Any]):
         return batch
 
     def _count(self) -> None:
-        known = self._progress is not None and self._progress.left >= 0
-        # A batch whose samples were all dropped is counted, and did not come.
-        self._left = self._progress.left if known else self._left - 1
+        self._left -= 1
         self.end_of_dataloader = self._left == 0
 
     def _end(self) -> None:
