@@ -41,7 +41,7 @@ _UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u20
 
 
 #: Remedies for samples that cannot be loaded, as the end of a sentence.
-LEAVE_OUT = 'leave such samples out (on_error="drop") or replace them (on_error="replace").'
+LEAVE_OUT = 'leave such samples out (on_error="drop") or replace them (on_error="skip").'
 #: Remedy where too many files are open.
 MORE_FILES = "Allow this process more open files: ulimit -n 65536"
 #: Most printed characters of a message or name. A name in an archive may have megabytes.

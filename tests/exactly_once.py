@@ -127,7 +127,7 @@ class Run:
             prefetch_factor=None if threads < 2 else threads,
         )
         numbering = Numbering(self.n, self.subset)
-        known = set(self.known) if self.on_error in ("replace", "drop") else set()
+        known = set(self.known) if self.on_error in ("skip", "drop") else set()
         how: Any = {"among": self.sampling, "drops": self.on_error == "drop"}
         schedule = Schedule(batches, numbering, key, known, sampler=sampler, **how)
         source: Any = SimpleNamespace(end_epoch=lambda: None)
@@ -212,7 +212,7 @@ def simulate(seed: int, small: bool = False) -> tuple[str, int]:
     bad: list[int] = []
     if draw.random() < 0.5:
         bad = draw.sample(list(numbers), draw.choice([min(n, 2), draw.randint(0, n - 1)]))
-    on_error = draw.choice(["replace", "drop", "zero"] if bad else ["replace", "zero", "raise"])
+    on_error = draw.choice(["skip", "drop", "zero"] if bad else ["skip", "zero", "raise"])
     if len(bad) == n:
         on_error = "zero"  # nothing could be delivered
     known = draw.sample(bad, draw.choice([0, 0, len(bad) // 2, len(bad)]))
@@ -227,7 +227,7 @@ def simulate(seed: int, small: bool = False) -> tuple[str, int]:
         kind = _resumed_alike if on_error == "drop" else draw.choice(kinds)
         if kind in (_resumed_alike, _changed) and draw.random() < (1 if small else 0.4):
             run.plan = _plan(run, draw)
-            if isinstance(run.plan, Packed) and run.on_error == "replace":
+            if isinstance(run.plan, Packed) and run.on_error == "skip":
                 run.on_error = "zero"  # a substitute may be longer
         epochs = kind(run, draw)
     return kind.__name__, epochs

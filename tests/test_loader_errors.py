@@ -202,7 +202,7 @@ def test_replace_fills_the_slots_of_bad_samples(
         batch_size=batch_size,
         order=order,
         drop_last=drop_last,
-        on_error="replace",
+        on_error="skip",
         num_workers=threads,
         prefetch_factor=prefetch if threads else None,
     )
@@ -326,10 +326,10 @@ REFUSED = [
     ({"on_error": "drop", "sampler": DistributedSampler(range(SAMPLES), 2, 0)}, "2 ranks"),
     ({"on_error": "drop", "drop_last": True}, "drop_last=True"),
     ({"on_error": "drop", "batch_sampler": BatchSampler(range(SAMPLES), 4, True)}, "drop_last"),
-    ({"on_error": "replace"}, "sequential"),
-    ({"on_error": "replace", "seed": 1, "shard": (0, 2)}, "sequential"),
-    ({"on_error": "replace", "sampler": SequentialSampler(range(SAMPLES))}, "sequential"),
-    ({"on_error": "replace", "sampler": DistributedSampler(range(SAMPLES), 1, 0, False)}, "seq"),
+    ({"on_error": "skip"}, "sequential"),
+    ({"on_error": "skip", "seed": 1, "shard": (0, 2)}, "sequential"),
+    ({"on_error": "skip", "sampler": SequentialSampler(range(SAMPLES))}, "sequential"),
+    ({"on_error": "skip", "sampler": DistributedSampler(range(SAMPLES), 1, 0, False)}, "seq"),
 ]
 
 
@@ -344,8 +344,8 @@ def test_no_sample_counts_twice_and_no_rank_gets_less(options: Any, why: str) ->
 @pytest.mark.parametrize(
     "options", [{"order": "sequential"}, {"shuffle": True}, {"sampler": range(SAMPLES)}]
 )
-def test_replace_is_for_orders_that_shuffle_or_are_named(options: Any) -> None:
-    assert len(list(DataLoader(images(), 30, on_error="replace", **options))) == 2
+def test_skip_is_for_orders_that_shuffle_or_are_named(options: Any) -> None:
+    assert len(list(DataLoader(images(), 30, on_error="skip", **options))) == 2
 
 
 @threads
@@ -353,7 +353,7 @@ def test_substitutes_for_a_sampler_are_samples_that_it_has_drawn(threads: int) -
     """Others may belong to another split."""
     bad = set(range(30, 39))
     data = ImageDataset(damaged("shards", bad), CROPS)
-    options: dict[str, Any] = {"batch_size": 3, "on_error": "replace", "num_workers": threads}
+    options: dict[str, Any] = {"batch_size": 3, "on_error": "skip", "num_workers": threads}
     for numbers in (range(30, 50), range(30, 40)):
         loader = make(data, sampler=numbers, **options)
         with pytest.warns(UserWarning, match="9 samples could not be decoded"):
@@ -367,7 +367,7 @@ def test_substitutes_for_a_sampler_are_samples_that_it_has_drawn(threads: int) -
 @threads
 def test_all_samples_are_bad(threads: int) -> None:
     data = ImageDataset(damaged("shards", set(range(SAMPLES))), CROPS)
-    loader = make(data, on_error="replace", shuffle=True, num_workers=threads)
+    loader = make(data, on_error="skip", shuffle=True, num_workers=threads)
     for _ in range(2):
         with pytest.raises(SampleError, match="no sample is left") as info:
             list(loader)

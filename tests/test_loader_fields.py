@@ -373,7 +373,7 @@ def test_samples_that_lack_a_second_image() -> None:
     with pytest.raises(SampleError, match=r"it has no mask\n.*collate_fn"):
         next(iter(DataLoader(dataset, 16)))
     with pytest.warns(UserWarning, match="replaced by others"):
-        batches = list(DataLoader(dataset, 16, on_error="replace", order="random", seed=0))
+        batches = list(DataLoader(dataset, 16, on_error="skip", order="random", seed=0))
     rows = [row for batch in batches for row in batch["small"].tolist()]
     masks = [mask for batch in batches for mask in batch["mask"]]
     assert all(equal(mask, dataset[row]["mask"]) for row, mask in zip(rows, masks, strict=True))
@@ -479,7 +479,7 @@ def test_images_that_are_not_asked_for_are_not_read(tmp_path: Path, transform: A
     for loader in (
         DataLoader(asked, 16, **options),
         DataLoader(asked, 16, collate_fn=list, **options),
-        DataLoader(asked, 16, on_error="replace", device="cpu", **options),
+        DataLoader(asked, 16, on_error="skip", device="cpu", **options),
         DataLoader(every, 16, fields=NO_BLOBS, **options),
     ):
         assert "images:" not in loader.explain() and "no image is asked for" in loader.explain()

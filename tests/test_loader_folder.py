@@ -244,8 +244,8 @@ def test_an_unknown_end_runs_in_torchs_workers(
     assert_batches(list(loader), reference(dataset), LEVEL)
     subset = Subset(dataset, [3, 1])
     assert_batches(list(DataLoader(subset, 4, num_workers=workers)), reference(subset), LEVEL)
-    with pytest.raises(UsageError, match="on_error='replace' needs the native path"):
-        DataLoader(dataset, 4, on_error="replace")
+    with pytest.raises(UsageError, match="on_error='skip' needs the native path"):
+        DataLoader(dataset, 4, on_error="skip")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -311,7 +311,7 @@ def test_broken_files(torchvision: Any, tv: Any, own_tree: Path, threads: int) -
         assert sorted(errors) == [1, 2, 4]
         for number, name in ((1, "1.JPEG"), (2, "2.jpg"), (4, "1.jpg")):
             assert name in errors[number] and f"sample {number}" in errors[number]
-        assert 'on_error="replace"' in errors[1] and "Put the file back" in errors[4]
+        assert 'on_error="skip"' in errors[1] and "Put the file back" in errors[4]
 
     loader = DataLoader(dataset, 4, num_workers=threads, on_error="zero")
     with pytest.warns(UserWarning, match="3 samples could not be decoded and were zeroed"):
@@ -324,7 +324,7 @@ def test_broken_files(torchvision: Any, tv: Any, own_tree: Path, threads: int) -
     assert (pixels[masks] - expected).abs().max() <= NORMALISED
 
     loader = DataLoader(
-        dataset, 4, num_workers=threads, on_error="replace", order="sequential", **WITH_INDEX
+        dataset, 4, num_workers=threads, on_error="skip", order="sequential", **WITH_INDEX
     )
     with pytest.warns(UserWarning, match="were replaced by others"):
         indices = torch.cat([batch[2] for batch in loader]).tolist()
@@ -410,10 +410,10 @@ def test_an_image_smaller_than_a_random_crop_is_an_error_of_that_sample(
             UsageError, match=r"1\.JPEG: sample 1: .*133 x 61 .H x W. pixels, less than .* 66 x 66"
         ) as caught:
             list(loader)
-        assert "pad_if_needed" in caught.value.hint and 'on_error="replace"' in caught.value.hint
+        assert "pad_if_needed" in caught.value.hint and 'on_error="skip"' in caught.value.hint
 
     loader = DataLoader(
-        dataset, 4, num_workers=threads, on_error="replace", order="sequential", **WITH_INDEX
+        dataset, 4, num_workers=threads, on_error="skip", order="sequential", **WITH_INDEX
     )
     for _ in range(2):
         with warnings.catch_warnings():

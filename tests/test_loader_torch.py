@@ -336,7 +336,7 @@ def half(image: Any) -> Any:
 # What only the native path can do.
 
 NATIVE_ONLY = {
-    "on_error": "replace",
+    "on_error": "skip",
     "fields": ("image", "index"),
     "batch_transform": as_list,
     "require_native": True,

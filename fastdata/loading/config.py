@@ -30,7 +30,7 @@ from fastdata.transforms.outcomes import Refusal, Unknown, of_any_size
 _SWITCHES = ("shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order")
 
 #: Values of ``on_error``.
-ON_ERROR = ("raise", "replace", "drop", "zero")
+ON_ERROR = ("raise", "skip", "drop", "zero")
 
 _PATHS = {
     "native": "native: {}",

@@ -480,7 +480,7 @@ def _close_all() -> None:
 _TARGETS = 5
 
 #: What `on_error` does with bad samples, in words.
-_OUTCOMES = {"replace": "replaced by others", "drop": "left out", "zero": "zeroed"}
+_OUTCOMES = {"skip": "replaced by others", "drop": "left out", "zero": "zeroed"}
 
 #: Bad samples that are named in the warning at an epoch's end.
 _NAMED = 10

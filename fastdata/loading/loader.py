@@ -146,7 +146,7 @@ class DataLoader(Resumable[T], Generic[T]):
             "index" (sample numbers, int64, shape (N,)) and "key" (a list of sample names). A
             further field of images must be one of the dataset's ``fields``. None for those.
         on_error: For samples that cannot be read or decoded: "raise" an error in the batch's place;
-            "replace" it by another one, drawn at random, in a shuffled order (or where
+            "skip" to replace it by another one, drawn at random, in a shuffled order (or where
             ``order="sequential"`` is given); "drop" it from its batch, which is then smaller, on
             one rank; or "zero" the slot, and add "valid" to the batch, bool, shape (N,): the dict's
             or list's last entry.
@@ -305,14 +305,14 @@ class DataLoader(Resumable[T], Generic[T]):
         """Raise UsageError if ``on_error`` would break what the order or the ranks promise."""
         order: Any = getattr(self.batch_sampler, "sampler", None)
         plan: Any = self.batch_sampler if self._planned is None else self._planned.plan
-        if self.on_error == "replace" and self.order is None:
+        if self.on_error == "skip" and self.order is None:
             own = self._row_sampler is not None or isinstance(self.dataset, Mixture)
             shuffled = not isinstance(order, SequentialSampler) and (
                 getattr(order, "shuffle", True) and getattr(plan, "shuffle", True)
             )
             if not own and not shuffled:
                 raise UsageError(
-                    'on_error="replace" in a sequential order counts good samples twice',
+                    'on_error="skip" in a sequential order counts good samples twice',
                     'Give on_error="drop", or over several ranks "zero"; or order="sequential" to '
                     "replace bad samples all the same.",
                 )
@@ -324,8 +324,7 @@ class DataLoader(Resumable[T], Generic[T]):
             agree = f"all {ranks} ranks need batches of equal sizes"
             raise UsageError(
                 f'on_error="drop" makes batches smaller, and {agree if ranks > 1 else full}',
-                'Give on_error="zero", which marks the bad samples; or "replace" in a shuffled '
-                "order.",
+                'Give on_error="zero", which marks the bad samples; or "skip" in a shuffled order.',
             )
 
     def _choose(self, dataset: Any) -> None:

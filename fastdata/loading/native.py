@@ -117,7 +117,7 @@ class NativePath:
         """
         config = self._config
         numbering = self._numbering
-        bad = self._bad if config.on_error in ("replace", "drop") else set()
+        bad = self._bad if config.on_error in ("skip", "drop") else set()
         fetches = None
         if self.in_part and not self._by_size:
             fetches = partial(plan_fetches, self._settings, numbering, key)

@@ -97,9 +97,9 @@ class PlannedBatches(ResumableSampler, Sampler[list[int]]):
         """Take over a loader's seed and ranks; raise UsageError for another dataset."""
         from fastdata.loading.mixture import mixtures_in  # late, as in `recognise_any`
 
-        if on_error == "replace" and isinstance(self.plan, Packed):
+        if on_error == "skip" and isinstance(self.plan, Packed):
             raise UsageError(
-                'on_error="replace" fills slots with other samples, which may exceed the budget',
+                'on_error="skip" fills slots with other samples, which may exceed the budget',
                 'Take on_error="drop", or over several ranks "zero".',
             )
         if next(mixtures_in(dataset), None) is not None:
