@@ -298,6 +298,8 @@ class _Packing:
         self._check_space(listing, todo, done)
         self._remove_all_but(done)
         self.progress.start(len(listing), total, len(listing) - images_to_pack, total - to_pack)
+        if len(todo) < 2 and not on_ray:
+            executor = InProcess()  # a process would start while this one waits for it
         with executor:
             tick, uploads = self._tick(executor), self.uploading is not None
             for unit in self.outputs.pack(executor, done, tick, uploads=uploads):

@@ -112,7 +112,8 @@ class PartBuilder:
         given = offsets or {}
         sizes, nulls, sections = {}, [], {}
         digest = hashlib.blake2b(digest_size=16)
-        with pa.OSFile(str(path), "wb") as sink:
+        # Many fields make many small writes.
+        with pa.output_stream(str(path), compression=None, buffer_size=1 << 20) as sink:
             for field, batches in zip((IMAGE, *self._fields), self._batches, strict=True):
                 schema = SCHEMA if field.type is None else _schema_of(field)
                 rows = pa.Table.from_batches(batches, schema).combine_chunks()

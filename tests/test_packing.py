@@ -321,7 +321,8 @@ def test_a_worker_that_dies_is_an_error(pause: float) -> None:
 
 def test_a_script_that_workers_cannot_import(tree: Path, tmp_path: Path) -> None:
     """Without the usual guard; its error names the cause, and what it left is not in the way."""
-    call = f"pack(ImageFolder({str(tree)!r}), {str(tmp_path / 'out')!r}, workers=2)"
+    more = "container='shards', shard_size=1000, workers=2"  # several files, so workers are needed
+    call = f"pack(ImageFolder({str(tree)!r}), {str(tmp_path / 'out')!r}, {more})"
     script = tmp_path / "script.py"
     for guard in ("", 'if __name__ == "__main__":\n    '):
         script.write_text(f"from fastdata.converters import ImageFolder, pack\n{guard}{call}\n")

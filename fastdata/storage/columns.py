@@ -19,7 +19,7 @@ from fastdata.errors import CorruptionError, UsageError
 from fastdata.storage.arrow import as_arrow, fixed_items, has_nulls, is_number, item_type
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.fields import Field, StoredField
-from fastdata.storage.records import NO_GENERATION, Row, rows_to_batch, write_index
+from fastdata.storage.records import NO_GENERATION, Row, write_extents
 
 if TYPE_CHECKING:
     from fastdata.storage.index import Index
@@ -63,7 +63,7 @@ def write_column(
         generation: The manifest's.
     """
     schema = pa.schema([(stored.field.name, stored.field.type)])
-    found: list[Row] = []
+    offsets, lengths, counts, checksums = [], [], [], []
     named = schema.with_metadata({"generation": generation})
     with path.open("wb") as file, pa.ipc.new_file(file, named) as writer:
         for piece in _cut(arrays, stored.rows):
@@ -71,11 +71,14 @@ def write_column(
             # The first batch is written behind the schema, so count from its end.
             message = batch.serialize()
             writer.write_batch(batch)
-            about = ("", 0, number, None, file.tell() - message.size, message.size)
-            found.append(Row(*about, len(piece), 1, 1, "other", crc32c(message)))
-    if sum(piece.width for piece in found) != rows:
+            offsets.append(file.tell() - message.size)
+            lengths.append(message.size)
+            counts.append(len(piece))
+            checksums.append(crc32c(message))
+    if sum(counts) != rows:
         raise ValueError(f"not {rows} rows")
-    write_index(index, [rows_to_batch(found)], len(found), generation)
+    pieces = {"offset": offsets, "length": lengths, "width": counts, "crc32c": checksums}
+    write_extents(index, pieces | {"file": [number] * len(counts)}, len(counts), generation)
 
 
 def _cut(arrays: Iterable[pa.Array], rows: int) -> Iterator[pa.Array]:

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,11 @@ class Manifest:
         return next(number for number, one in enumerate(self.files) if one.name == name)
 
     def _contents(self) -> dict[str, Any]:
-        found = asdict(self)
+        found = vars(self) | {"index": asdict(self.index)}
+        # Not by asdict: of 200,000 files, it takes seconds.
+        found["files"] = [
+            {"name": one.name, "size": one.size, "crc32c": one.crc32c} for one in self.files
+        ]
         if self.groups is None:
             del found["groups"]
         return found
@@ -261,9 +266,15 @@ def _require_checksum(found: Any, expected: str | None) -> None:
 
 
 def text_of(fields: dict[str, Any]) -> str:
-    """Return the text of a manifest, with its checksum."""
-    fields = {**fields, _CHECKSUM: _checksum(fields)}
-    return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
+    """Return the text of a manifest, with its checksum: a line for each value and list item."""
+    dumps = partial(json.dumps, ensure_ascii=False)  # with indent=, it is ten times as slow
+    lines = []
+    for name, value in {**fields, _CHECKSUM: _checksum(fields)}.items():
+        if isinstance(value, list) and value:
+            lines.append(f"{dumps(name)}: [\n  " + ",\n  ".join(map(dumps, value)) + "\n ]")
+        else:
+            lines.append(f"{dumps(name)}: {dumps(value)}")
+    return "{\n " + ",\n ".join(lines) + "\n}\n"
 
 
 def _checksum(fields: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -166,6 +166,23 @@ def write_index(
         if done != rows:
             raise ValueError(f"{done} rows, not {rows}")
         write_exactly(file.fileno(), pack_header(rows, heap_size, generation), 0)
+
+
+def write_extents(
+    path: Path, columns: Mapping[str, Sequence[int]], rows: int, generation: str = NO_GENERATION
+) -> None:
+    """Write an index of extents alone: rows without names and labels, of no image.
+
+    ``columns`` are further ones of `SCHEMA`, by name.
+    """
+    records, nothing = np.zeros(rows, RECORD), np.zeros(rows, np.int64)
+    for name, values in columns.items():
+        records[name] = values
+    records["height"] = records["channels"] = records["orientation"] = 1
+    records["encoding"] = _OTHER
+    none = [(b"", nothing)] * 3
+    _native.seal_records(records.view(np.uint8), 0, 0, *none, seed_of(generation))
+    path.write_bytes(pack_header(rows, 0, generation) + records.tobytes())
 
 
 def pack_header(rows: int, heap_size: int, generation: str = NO_GENERATION) -> bytes:
