@@ -462,8 +462,8 @@ def peak_memory(tree: Path, out: Path, container: str) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("container", ["lmdb", "parquet", "shards"])
 def test_memory_stays_flat(imagenet_sample: Path, tmp_path: Path, container: str) -> None:
-    once = repeat_tree(imagenet_sample / "train", tmp_path / "once", 2)
-    often = repeat_tree(imagenet_sample / "train", tmp_path / "often", 5)
+    once = repeat_tree(imagenet_sample / "train", tmp_path / "once", 3)
+    often = repeat_tree(imagenet_sample / "train", tmp_path / "often", 6)
     little = peak_memory(once, tmp_path / "little", container)
     much = peak_memory(often, tmp_path / "much", container)
     assert much < 500e6
