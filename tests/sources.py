@@ -95,8 +95,9 @@ class SourceConformance:
             pack(source, tmp_path / name, container="shards", shuffle=False, workers=1)
         assert contents(tmp_path / "a") == contents(tmp_path / "b")
         dataset = ImageDataset(tmp_path / "a")
+        classes = dataset.manifest.classes  # not those of objects
         found = [
-            (dataset.row(i).key, class_of(dataset.classes, dataset.row(i).label), data)
+            (dataset.row(i).key, class_of(classes, dataset.row(i).label), data)
             for i, data in enumerate(dataset.read(range(len(dataset))))
         ]
         assert found == expected.samples

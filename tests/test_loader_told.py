@@ -374,9 +374,8 @@ def test_a_pipeline_that_cannot_run_is_an_error_when_the_loader_is_made(
     transform: Any, words: str, options: dict[str, Any]
 ) -> None:
     dataset = native(transform)
-    with pytest.raises(UsageError, match=words) as caught:
+    with pytest.raises(UsageError, match=words):
         DataLoader(dataset, **options)
-    assert caught.value.hint
     # No path can: a single sample fails as well.
     with pytest.raises((UsageError, TypeError)):
         dataset[0]
