@@ -559,7 +559,7 @@ class ImageDataset(NativeSamples):
         if isinstance(recipe, Refusal):
             size = self.image_size
             if size is not None and min(size) > 0:
-                sized = compile_recipe(transform, size, joint)
+                sized = compile_recipe(transform, size, joint, sizes)
                 if isinstance(sized, Refusal):
                     return sized
                 # Where all of it is a tail, torch's loader may as well do it.

@@ -123,7 +123,7 @@ def test_the_largest_size_that_does_not_enlarge() -> None:
     given = [(32, 32), (63, 64), (64, 64), (95, 100), (96, 97), (4000, 1000), (500, 500), (1, 1)]
     expected = [0, 0, 1, 1, 2, 3, 2, 0]
     batches = AspectRatioBatches(range(8), 1, sizes, image_sizes=given, shuffle=False)
-    found = {row: sizes.index(batch.size) for batch in batches for row in batch}  # type: ignore[attr-defined]
+    found = {row: sizes.index(batch.size[::-1]) for batch in batches for row in batch}  # type: ignore[attr-defined]
     assert [found[row] for row in range(8)] == expected
 
 
@@ -134,8 +134,8 @@ def test_batches_of_as_many_pixels() -> None:
     full = {(32, 32): 4, (16, 16): 16, (48, 16): 5}
     largest: dict[Any, int] = {}
     for batch in DataLoader(dataset, batch_sampler=batches):
-        width, height = batch[0].shape[:1:-1]
-        largest[width, height] = max(largest.get((width, height), 0), len(batch[0]))
+        size = tuple(batch[0].shape[2:])
+        largest[size] = max(largest.get(size, 0), len(batch[0]))
     assert all(most <= full[size] for size, most in largest.items())
     assert largest[32, 32] == 4
 

@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 class _Sizes(click.ParamType):  # type: ignore[type-arg]
-    """Type of a side, or of sizes such as 512x512,576x448."""
+    """Type of a side, or of sizes such as 512x512,448x576."""
 
     name = "sizes"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | list[tuple[int, int]]:
-        """Return the side, or (width, height) of each size."""
+        """Return the side, or (height, width) of each size."""
         try:
             if "x" not in str(value):
                 return int(value)
             pairs = [one.split("x") for one in str(value).split(",")]
-            return [(int(width), int(height)) for width, height in pairs]
+            return [(int(height), int(width)) for height, width in pairs]
         except ValueError:
-            self.fail(f"{value!r} is neither a side, 512, nor sizes, 512x512,576x448", param, ctx)
+            self.fail(f"{value!r} is neither a side, 512, nor sizes, 512x512,448x576", param, ctx)
 
 
 @click.command("plan")
@@ -38,8 +38,8 @@ class _Sizes(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--sizes",
     type=_Sizes(),
-    metavar="SIDE|WxH,…",
-    help="Batches by aspect ratio: the area of a square of this side, or sizes.",
+    metavar="SIDE|HxW,…",
+    help="Batches by aspect ratio: the area of a square of this side, or sizes, height first.",
 )
 @click.option("--pixels", type=click.IntRange(1), help="Most pixels of a batch, with --sizes.")
 @click.option("--length", metavar="FIELD", help="Batches by the lengths of a field, with --budget.")

@@ -146,14 +146,14 @@ class AspectRatioBatches(PlannedBatches):
     Args:
         dataset: A dataset that fastdata reads; any other, with ``image_sizes``.
         batch_size: Rows of a batch, on one rank; or give ``pixels``.
-        sizes: (width, height) of the batches; or an int, the side of a square: all sizes of at most
+        sizes: (height, width) of the batches; or an int, the side of a square: all sizes of at most
             that area whose sides are multiples of ``multiple``, from 1:2 to 2:1.
         pixels: Most pixels of a batch, instead of ``batch_size``: a smaller size has more
             rows.
         ratios: In the place of ``sizes``: width / height of groups whose images keep their sizes,
             as detection has them.
         multiple: See ``sizes``.
-        image_sizes: (width, height) of each row, (N, 2), for a dataset that fastdata cannot read.
+        image_sizes: (height, width) of each row, (N, 2), for a dataset that fastdata cannot read.
         shuffle: Whether rows, and steps of all sizes, are in random order.
         drop_last: Whether to drop rows of a size that do not fill a batch on every rank.
         seed: Seed of the order; a `fastdata.DataLoader`'s own ``seed`` goes before it.
@@ -188,7 +188,7 @@ class AspectRatioBatches(PlannedBatches):
         _require(
             bool(len(sizes)) != bool(len(ratios)),
             "AspectRatioBatches takes either sizes= or ratios=",
-            "Give sizes=[(512, 512), (576, 448), …] of (width, height), or sizes=512.",
+            "Give sizes=[(512, 512), (448, 576), …] of (height, width), or sizes=512.",
         )
         _require(
             pixels is None or not len(ratios),
@@ -307,15 +307,18 @@ def _require(holds: bool, what: str, hint: str) -> None:
 
 
 def _in_order(sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the sizes by their ratio, then area; raise UsageError for one that is no size."""
+    """Return (width, height) of sizes, given height first, by their ratio, then area.
+
+    Raise UsageError for one that is no size.
+    """
     for size in sizes:
         pair = isinstance(size, (tuple, list)) and len(size) == 2
         _require(
             pair and all(type(side) is int and 0 < side < 1 << 15 for side in size),
             f"sizes has {size!r}",
-            "Give (width, height) in pixels.",
+            "Give (height, width) in pixels.",
         )
-    pairs = {(width, height) for width, height in sizes}
+    pairs = {(width, height) for height, width in sizes}
     return sorted(pairs, key=lambda size: (size[0] / size[1], size[0]))
 
 
@@ -366,14 +369,14 @@ def _image_sizes(
             and array.dtype.kind in "iu"
             and bool(((array > 0) & (array < 1 << 31)).all()),
             f"image_sizes has the shape {array.shape} and the type {array.dtype}",
-            f"Give (width, height) of each of the {n} samples: whole numbers from 1 to 2**31 - 1, "
+            f"Give (height, width) of each of the {n} samples: whole numbers from 1 to 2**31 - 1, "
             f"({n}, 2).",
         )
         for first in range(0, n, _AT_ONCE):
             part = array[first : first + _AT_ONCE]
-            yield first, (part[:, 0].astype(np.int32), part[:, 1].astype(np.int32))
+            yield first, (part[:, 1].astype(np.int32), part[:, 0].astype(np.int32))
         return
-    hint = "Or give image_sizes=, (width, height) of each sample."
+    hint = "Or give image_sizes=, (height, width) of each sample."
     for first, columns in _pieces(dataset, hint, sizes[0] if sizes else None):
         yield first, columns.sizes
 

@@ -357,7 +357,8 @@ def compile_recipe(
     """
     if transform is None:
         differ, crops = _advised((), "", sizes)
-        return Refusal(f"There is no transform, and the images {differ} batch: give {crops}.")
+        why = "to make tensors of images" if size else f"and the images {differ} batch"
+        return Refusal(f"There is no transform, {why}: give {crops}.")
     if isinstance(transform, Varying):
         transform = transform.current
     require_objects("the transform", transform)
