@@ -180,8 +180,8 @@ def write_extents(
         records[name] = values
     records["height"] = records["channels"] = records["orientation"] = 1
     records["encoding"] = _OTHER
-    none = [(b"", nothing)] * 3
-    _native.seal_records(records.view(np.uint8), 0, 0, *none, seed_of(generation))
+    none = b"", nothing
+    _native.seal_records(records.view(np.uint8), 0, 0, none, none, none, seed_of(generation))
     path.write_bytes(pack_header(rows, 0, generation) + records.tobytes())
 
 
