@@ -33,11 +33,7 @@ from tiers import first_of
 from fastdata import ImageDataset
 from fastdata.errors import SourceError
 
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no --out is given, datasets are made in the working directory."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def write_with_webdataset(path: Path, samples: list[dict[str, Any]]) -> None:
