@@ -19,7 +19,7 @@ import pytest
 import target_data
 import torch
 from loader_data import folder, images, tree
-from tiers import slow
+from tiers import first_of, slow
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset, _native
@@ -134,7 +134,7 @@ def test_batches_are_those_of_before(recipe: str, container: str) -> None:
     assert digest(recipe, container, 2 if container in ("parquet", "tar") else 1) == golden
 
 
-@pytest.mark.parametrize("recipe", ["colours", "targets", slow("targets, one by one")])
+@pytest.mark.parametrize("recipe", first_of(["colours", "targets", "targets, one by one"]))
 def test_threads_and_instruction_sets_change_nothing(recipe: str) -> None:
     golden, before = json.loads(GOLDENS.read_text())[recipe], _native.simd()
     levels = _native.simd_levels()

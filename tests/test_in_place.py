@@ -142,6 +142,7 @@ def test_tars_are_indexed_on_first_use(
         ImageDataset(root / "part-0.tar")
 
 
+@pytest.mark.slow
 def test_globs_and_folders_are_indexed_on_first_use(
     tars: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hugging_face: Any
 ) -> None:

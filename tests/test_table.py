@@ -415,7 +415,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("container", ["lmdb", "shards", "parquet"])
+@pytest.mark.parametrize("container", first_of(["shards", "lmdb", "parquet"]))
 def test_names_of_fields(root: Path, container: str, tmp_path: Path) -> None:
     """From CSV and Parquet, on the disk, behind a URL, and for other tools."""
     rows = [{"path": f"{stem}.jpg", **NAMES} for stem in "abc"]
