@@ -264,7 +264,7 @@ class _Packing:
         try:
             return self._pack(executor)
         except (FastdataError, OSError):
-            # Another command may follow that mends this one: what is left here is not in its way.
+            # A command with other options, which avoids the error, must not be refused.
             with suppress(OSError):
                 plan.unlink()
             raise

@@ -138,3 +138,9 @@ def v1() -> Any:
 @pytest.fixture(scope="session", params=["v1", "v2"])
 def tv(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no --out is given, datasets are made in the working directory."""
+    monkeypatch.chdir(tmp_path)

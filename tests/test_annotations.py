@@ -16,7 +16,6 @@ from annotated import (
     YOLO_LINES,
     open_coco,
     packed_fields,
-    packed_without_bad,
     write_coco,
     write_masked,
     write_table,
@@ -26,9 +25,7 @@ from annotated import (
 from containers import digests, pack_tree
 from fastdata.converters import (
     CocoImages,
-    Encoding,
     MaskedImages,
-    PackedDataset,
     Source,
     TableImages,
     VocImages,
@@ -40,8 +37,7 @@ from sources import Expected, SourceConformance
 from tiers import first_of
 from torchvision_stub import import_torchvision
 
-from fastdata import ImageDataset, verify
-from fastdata.errors import UsageError
+from fastdata import verify
 
 
 def expect_coco(root: Path) -> Expected:
@@ -262,42 +258,3 @@ def test_behind_a_url(kind: Kind, web: str, tmp_path: Path) -> None:
         "image": [data for *_, data in kind.expect(root).samples],
         **kind.expect(root).fields,
     }
-
-
-class TestSmallerImages:
-    """Fields that would not fit a smaller image are refused by name."""
-
-    SMALL = Encoding("jpeg", max_side=20)
-
-    def test_pixels_of_coco(self, tmp_path: Path) -> None:
-        root = write_coco(tmp_path / "in")
-        files = sorted((root / "annotations").glob("*.json"))
-
-        def source(*fields: str) -> Source:
-            return CocoImages(root / "val2017", files, fields=fields)
-
-        out = tmp_path / "out"
-        for name in ("boxes", "areas", "polygons", "rle", "keypoints"):
-            with pytest.raises(UsageError, match=f"but not their {name}, which"):
-                pack(source("captions", name), out, encoding=self.SMALL, workers=1)
-        pack(source("captions", "labels"), out, encoding=self.SMALL, workers=1)
-        assert max(ImageDataset(out, fields=("image",))[0]["image"].size) == 20
-
-    def test_a_packed_dataset(self, tmp_path: Path) -> None:
-        root = write_voc(tmp_path / "in")
-        out = tmp_path / "out"
-        packed_without_bad(VocImages(root, fields=["boxes", "names"]), out)
-        pack(PackedDataset(out), tmp_path / "again", workers=1)
-        twice = PackedDataset(tmp_path / "again")
-        with pytest.raises(UsageError, match="but not their boxes, which"):
-            pack(twice, tmp_path / "small", encoding=self.SMALL, workers=1)
-
-    def test_masks(self, tmp_path: Path) -> None:
-        root = write_masked(tmp_path / "in")
-        source = MaskedImages(root, "images/training", "annotations/training")
-        with pytest.raises(UsageError, match="but not their mask, which"):
-            pack(source, tmp_path / "out", encoding=self.SMALL, workers=1)
-
-    def test_shares_of_yolo_still_fit(self, tmp_path: Path) -> None:
-        source = YoloImages(write_yolo(tmp_path / "in"))
-        packed_without_bad(source, tmp_path / "out", encoding=self.SMALL)

@@ -13,7 +13,7 @@ import torch
 from core_pixels import recipe_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loader_data import CONTAINERS, SAMPLES, WITH_INDEX, images, same
+from loader_data import SAMPLES, WITH_INDEX, images, same
 from PIL import Image
 from torchvision_calls import apply
 
@@ -280,9 +280,6 @@ def test_drawn_augmentations_of_tensors_are_torchvisions(tv: Any, name: str) -> 
         assert_tensors_equal(tv, got, want.permute(1, 2, 0).numpy())
 
 
-# --- what is random: compared for what was drawn ---------------------------------------------
-
-
 # --- erasing ---------------------------------------------------------------------------------
 
 
@@ -358,16 +355,6 @@ ALL = ours.Compose(
         ours.RandomErasing(0.5, value="random"),
     ]
 )
-
-
-def test_any_number_of_threads_any_batch_and_any_container_give_the_same_bytes() -> None:
-    first = pixels(images(ALL), None)
-    for options in ({"num_workers": 1}, {"num_workers": 3, "batch_size": 7}, {"batch_size": 1}):
-        again = pixels(images(ALL), None, **options)
-        assert all(np.array_equal(again[index], first[index]) for index in first), options
-    for container in CONTAINERS:
-        again = pixels(images(ALL, container), None, num_workers=2, shuffle=True)
-        assert all(np.array_equal(again[index], first[index]) for index in first), container
 
 
 def test_epochs_and_views_are_augmented_differently() -> None:

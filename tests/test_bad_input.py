@@ -22,7 +22,6 @@ from containers import broken_jpeg, pack_tree
 from fastdata.converters import Encoding, ImageFolder, pack
 from sources import (
     contents,
-    contents_but_source,
     encoded,
     jpeg,
     make_devkit,
@@ -35,16 +34,12 @@ from tiers import slow
 
 from fastdata import ImageDataset
 from fastdata.cli import cli
-from fastdata.errors import CorruptionError, DatasetError, SpaceError
+from fastdata.errors import DatasetError, SpaceError
+
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 CONTAINERS = ("lmdb", "parquet", "shards")
 NOBODY = 65534
-
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no --out is given, datasets are made in the working directory."""
-    monkeypatch.chdir(tmp_path)
 
 
 def convert(*arguments: object) -> Result:
@@ -65,15 +60,6 @@ def no_dataset(out: Path) -> None:
 def listed_bad(out: Path) -> list[dict[str, str]]:
     lines = (out / "_bad-samples.jsonl").read_text("utf-8").splitlines()
     return [json.loads(line) for line in lines]
-
-
-def state(folder: Path) -> dict[str, tuple[int, int]]:
-    """The inode and time of change of each file: equal ones were not written again."""
-    return {
-        path.name: (path.stat().st_ino, path.stat().st_mtime_ns)
-        for path in folder.iterdir()
-        if path.is_file()
-    }
 
 
 # Roots.
@@ -334,25 +320,6 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
         assert (out / "thesis.tex").read_text() == "years of work"
 
 
-def test_another_dataset_in_the_same_place(tmp_path: Path) -> None:
-    one = make_tree(tmp_path / "one", ["a/1.jpg"])
-    two = make_tree(tmp_path / "two", ["a/1.jpg", "b/2.jpg"])
-    out = tmp_path / "out"
-    out.mkdir()  # an empty folder is used
-    assert convert("imagefolder", "--root", one, "--out", out).exit_code == 0
-    before = state(out)
-    result = convert("imagefolder", "--root", two, "--out", out)
-    require_said(result, 2, out, "1 sample already", "--force", "--out")
-    again = convert("imagefolder", "--root", one, "--out", out)
-    assert again.exit_code == 0 and "already packed" in again.stdout
-    assert state(out) == before
-    # What is not ours stays, whatever is forced.
-    (out / "notes.txt").write_text("mine")
-    assert convert("imagefolder", "--root", two, "--out", out, "--force").exit_code == 0
-    assert len(ImageDataset(out)) == 2
-    assert (out / "notes.txt").read_text() == "mine"
-
-
 # Images.
 
 
@@ -393,35 +360,6 @@ def test_bad_images_are_listed_and_all_others_packed(tmp_path: Path, container: 
     assert dataset.read(range(5)) == [jpeg(n) for n in range(5)]
     assert dataset.manifest.skipped == len(listed_bad(out)) == 8
     assert run("verify", out, "--workers", 1).exit_code == 0
-
-
-@pytest.mark.parametrize("container", CONTAINERS)
-@pytest.mark.parametrize("mended", [False, True])
-def test_what_is_packed_is_not_packed_again(tmp_path: Path, container: str, mended: bool) -> None:
-    """Enough for several files, of which the second and the last have bad images."""
-    root, out = make_tree(tmp_path / "in", [f"a/{n:02d}.jpg" for n in range(40)]), tmp_path / "out"
-    for number in (15, 16, 39):
-        (root / "a" / f"{number}.jpg").write_bytes(b"not an image")
-    arguments = ["imagefolder", "--root", root, "--to", container]
-    if container != "lmdb":
-        arguments += ["--shard-size", len(jpeg()) * 10]
-    require_said(convert(*arguments, "--out", out), 1, "3 of 40 images")
-    assert [bad["key"] for bad in listed_bad(out)] == ["a/15", "a/16", "a/39"]
-    before = state(out)
-    del before["_bad-samples.jsonl"]
-    if not mended:
-        assert convert(*arguments, "--out", out, "--skip-bad").exit_code == 0
-        assert set(before.values()) <= set(state(out).values())
-        assert len(ImageDataset(out)) == 37
-        return
-    for number in (15, 16, 39):
-        (root / "a" / f"{number}.jpg").write_bytes(jpeg(number))
-    assert convert(*arguments, "--out", out).exit_code == 0
-    assert not (out / "_bad-samples.jsonl").exists()
-    assert convert(*arguments, "--out", tmp_path / "clean").exit_code == 0
-    assert contents(out) == contents(tmp_path / "clean")
-    if container != "lmdb":
-        assert state(out)[min(before)] == before[min(before)]
 
 
 def test_nothing_but_bad_images(tmp_path: Path) -> None:
@@ -681,69 +619,9 @@ def test_links_that_lead_nowhere(tmp_path: Path, container: str) -> None:
     assert ImageDataset(out).read([1]) == [jpeg(7)]
 
 
-# Changes after packing.
-
-BLOBS = {"lmdb": "data.mdb", "parquet": "part-000000.parquet", "shards": "shard-000000.tar"}
-
-
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     return make_tree(tmp_path / "in", [f"a/{n}.jpg" for n in range(4)])
-
-
-def packed(tree: Path, container: str) -> Path:
-    out = tree.with_name("out")
-    pack_tree(tree, out, container)
-    return out
-
-
-def fails(out: Path, number: int, what: object, error: type[DatasetError] = DatasetError) -> None:
-    dataset = ImageDataset(out)
-    for read in (lambda: dataset[number], lambda: dataset.read([number])):
-        with pytest.raises(error) as raised:
-            read()
-        assert str(what) in raised.value.what
-        assert raised.value.hint
-
-
-@pytest.mark.parametrize(("container", "by"), [("lmdb", -1), ("parquet", 5), ("shards", -3000)])
-def test_other_bytes_another_size_or_no_file(tree: Path, container: str, by: int) -> None:
-    out = packed(tree, container)
-    path, row = out / BLOBS[container], ImageDataset(out).row(2)
-    data = bytearray(path.read_bytes())
-    data[row.offset + row.length // 2] ^= 1
-    path.write_bytes(data)
-    assert ImageDataset(out).read([0, 1, 3]) == [jpeg(0), jpeg(1), jpeg(3)]
-    fails(out, 2, "(a/2)", CorruptionError)
-    fails(out, 2, path, CorruptionError)
-    result = run("verify", out, "--workers", 1)
-    require_said(result, 1, out, "2 problems", "--force")
-    assert "sample 2 (a/2)" in result.stdout and f"{path}: has CRC-32C" in result.stdout
-    os.truncate(path, path.stat().st_size + by)
-    fails(out, 0, path, CorruptionError)
-    result = run("verify", out, "--workers", 1, "--fast")
-    require_said(result, 1, out, "--force")
-    assert f"{path}: has" in result.stdout
-    path.unlink()
-    fails(out, 0, path)
-    require_said(run("verify", out, "--workers", 1), 1, out)
-
-
-@pytest.mark.parametrize("change", ["truncate", "replace", "remove"])
-def test_a_changed_file_of_a_folder(tree: Path, change: str) -> None:
-    out = packed(tree, "folder")
-    path = tree / "a" / "1.jpg"
-    if change == "truncate":
-        os.truncate(path, 500)
-    elif change == "replace":
-        path.write_bytes(jpeg(1)[:-3] + b"x" + jpeg(1)[-2:])
-    else:
-        path.unlink()
-    assert ImageDataset(out).read([0, 2, 3]) == [jpeg(0), jpeg(2), jpeg(3)]
-    fails(out, 1, path)
-    result = run("verify", out, "--workers", 1)
-    require_said(result, 1, out, "1 problem")
-    assert str(path) in result.stdout or "a/1" in result.stdout
 
 
 # While packing.
@@ -764,29 +642,6 @@ def test_a_source_that_changes_while_it_is_packed(
     monkeypatch.setitem(pack.__globals__, "write_listing", write_then_change)
     result = convert("imagefolder", "--root", tree, "--out", tmp_path / "out")
     require_said(result, 1, tree / "a" / "2.jpg", "has 100 bytes now", "when it was listed")
-
-
-@pytest.mark.parametrize("container", ["lmdb", "shards"])
-def test_packing_that_was_interrupted_before_a_file_was_finished(
-    tree: Path, tmp_path: Path, container: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same command must not take what it left behind for somebody else's."""
-    from fastdata.decode.pillow import probe
-
-    def probe_or_interrupt(blob: bytes) -> Any:
-        if blob == jpeg(2):
-            raise KeyboardInterrupt
-        return probe(blob)
-
-    source, out = ImageFolder(tree), tmp_path / "out"
-    with monkeypatch.context() as patch:
-        patch.setattr("fastdata.converters.tasks.probe", probe_or_interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            pack(source, out, container=container, workers=1)
-    no_dataset(out)
-    for place in (out, tmp_path / "whole"):
-        pack(source, place, container=container, workers=1)
-    assert contents_but_source(out) == contents_but_source(tmp_path / "whole")
 
 
 #: Commands that read a dataset, with what they need beside it.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastdata import _native
 from fastdata.storage.checksum import crc32c, crc32c_combine, crc32c_file, crc32c_range
 
 
@@ -36,7 +38,7 @@ def test_published_values(data: bytes, crc: int) -> None:
     assert crc32c(data) == crc == crc32c_bit_by_bit(data)
 
 
-@given(data=st.binary(max_size=300), cut=st.integers(0, 300))
+@given(data=st.binary(max_size=2000), cut=st.integers(0, 2000))
 def test_pieces_give_the_whole(data: bytes, cut: int) -> None:
     first, second = data[:cut], data[cut:]
     whole = crc32c_bit_by_bit(data)
@@ -44,6 +46,21 @@ def test_pieces_give_the_whole(data: bytes, cut: int) -> None:
     assert crc32c(second, crc32c(first)) == whole
     assert crc32c(bytearray(data)) == crc32c(memoryview(data)) == whole
     assert crc32c_combine(crc32c(first), crc32c(second), len(second)) == whole
+
+
+@given(st.integers(0, 40000), st.integers(0, 40000))
+def test_long_pieces_give_the_whole(a: int, b: int) -> None:
+    data = bytes(i * i >> 3 & 255 for i in range(a + b))
+    whole = crc32c(data)
+    assert crc32c(data[a:], crc32c(data[:a])) == whole
+    assert crc32c_combine(crc32c(data[:a]), crc32c(data[a:]), b) == whole
+
+
+def test_the_processors_instruction_is_used_where_there_is_one() -> None:
+    """However the core was compiled and linked: without it, checksums take as long as decoding."""
+    lines = re.findall(r"(?m)^(?:flags|Features)\s*:(.*)", Path("/proc/cpuinfo").read_text())
+    flags = {word for line in lines for word in line.split()}
+    assert bool(flags & {"sse4_2", "crc32"}) == _native.CRC32C_BY_INSTRUCTION
 
 
 def test_combining_lengths_beyond_32_bits() -> None:

@@ -18,6 +18,8 @@ from tiers import first_of
 from fastdata import ImageDataset
 from fastdata.errors import SourceError
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 ROWS = 6
 FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 ARCHIVES = {"cifar10": "cifar-10-python.tar.gz", "cifar100": "cifar-100-python.tar.gz"}
@@ -26,12 +28,6 @@ CLASSES = {
                 b"ship", b"truck"],
     "cifar100": [f"fine {n:02d}".encode() for n in range(100)],
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no --out is given, datasets are made in the working directory."""
-    monkeypatch.chdir(tmp_path)
 
 
 def python2_pickle(value: Any) -> bytes:

@@ -57,33 +57,6 @@ def rows(root: Path, *files: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-# pycocotools converts arrays as NumPy 1 did.
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_masks_are_those_of_pycocotools(tmp_path: Path) -> None:
-    masks = pytest.importorskip("pycocotools.mask")
-    coco = open_coco(write_coco(tmp_path) / "annotations/instances_val2017.json")
-    source = CocoImages(tmp_path / "val2017", [tmp_path / "annotations/instances_val2017.json"])
-    packed_without_bad(source, tmp_path / "out")
-    found = dict(packed_fields(tmp_path / "out"))
-    for image in coco.imgs.values():
-        image["height"], image["width"] = SIZE
-    count = 0
-    for ids, polygons, runs in zip(
-        found["annotation_ids"], found["polygons"], found["rle"], strict=True
-    ):
-        for number, parts, rle in zip(ids, polygons, runs, strict=True):
-            if rle is not None:
-                values = np.arange(len(rle["counts"])) % 2
-                mask = np.repeat(values, rle["counts"]).reshape(rle["size"][::-1]).T
-            elif parts:
-                mask = masks.decode(masks.merge(masks.frPyObjects(parts, *SIZE)))
-            else:
-                continue
-            assert (mask == coco.annToMask(coco.anns[number])).all()
-            count += 1
-    assert count == 4
-
-
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_compressed_run_lengths_in_a_file(tmp_path: Path) -> None:
     masks = pytest.importorskip("pycocotools.mask")

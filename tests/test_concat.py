@@ -136,26 +136,6 @@ def test_a_bad_sample_is_named_with_the_path_of_its_part(tmp_path: Path, packed:
     assert numbers == [0, 1, 2, 3, 4, 5, 7]
 
 
-def test_an_epoch_is_resumed_and_shared_among_ranks() -> None:
-    def loader(rank: int = 0, world_size: int = 1) -> Any:
-        data = ConcatDataset([images(), Subset(images(container="shards"), range(20))])
-        return DataLoader(
-            data, 5, shuffle=True, seed=3, shard=(rank, world_size), num_workers=2, **WITH_INDEX
-        )
-
-    first = loader()
-    batches = iter(first)
-    for _ in range(4):
-        next(batches)
-    state = first.state_dict()
-    rest = list(batches)
-    second = loader()
-    second.load_state_dict(state)
-    assert same(list(second), rest)
-    ranks = [[n for batch in loader(rank, 3) for n in batch[2].tolist()] for rank in range(3)]
-    assert set().union(*ranks) == set(range(SAMPLES + 20))
-
-
 def test_random_crops_are_drawn_for_each_part_by_its_own_numbers() -> None:
     """One dataset twice is not the same crops twice."""
     twice = DataLoader(images() + images(), SAMPLES, seed=1)

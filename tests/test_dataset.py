@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -65,13 +64,6 @@ def test_images_are_rgb_and_labels_whole_numbers(path: Path, images: list[Origin
     assert modes > {"RGB", "L"}  # not all of the sources were
 
 
-def test_transforms(path: Path, images: list[Original]) -> None:
-    dataset = ImageDataset(path, transform=pixels, target_transform=as_text)
-    image, label = dataset[20]
-    assert label == f"class {images[20].label}"
-    assert np.array_equal(image, pixels(ImageDataset(path)[20][0]))
-
-
 def test_negative_indices_and_the_end(path: Path) -> None:
     dataset = ImageDataset(path)
     assert dataset[-1][0].tobytes() == dataset[49][0].tobytes()
@@ -116,34 +108,6 @@ def test_pickle(path: Path) -> None:
     assert repr(again) == repr(dataset)
     assert np.array_equal(again[3][0], dataset[3][0])
     assert again[3][1] == dataset[3][1]
-
-
-# Python from 3.12 on warns of every fork in a process with threads; torch of few CPUs.
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
-@pytest.mark.parametrize(
-    ("container", "start"),
-    [("lmdb", "fork"), pytest.param("folder", "spawn", marks=pytest.mark.slow)],
-)
-def test_torchs_own_loader(
-    packed: Path, images: list[Original], start: str, container: str
-) -> None:
-    data = pytest.importorskip("torch.utils.data")
-    dataset = ImageDataset(packed / container, transform=pixels)
-    dataset[0]  # files are open before the workers start
-    loader = data.DataLoader(
-        dataset,
-        batch_size=8,
-        num_workers=2,
-        multiprocessing_context=multiprocessing.get_context(start),
-    )
-    labels: list[int] = []
-    for batch, targets in loader:
-        for image in batch.numpy():
-            assert np.array_equal(image, dataset[len(labels)][0])
-            labels.append(images[len(labels)].label)
-        assert targets.tolist() == labels[-len(targets) :]
-    assert len(labels) == len(dataset)
 
 
 def test_a_folder_of_more_files_than_are_kept_open(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-import re
 import subprocess
 import sys
 import threading
@@ -453,19 +452,6 @@ def test_without_a_gpu_it_is_said_at_once() -> None:
     for make in (lambda: DeviceLoader([]), lambda: DataLoader(images(), device="cuda")):
         with pytest.raises(UsageError, match="torch finds no accelerator here"):
             make()
-
-
-@pytest.mark.slow
-def test_the_guides_examples_run(tmp_path: Path) -> None:
-    (tmp_path / "imagenet-train-lmdb").symlink_to(dataset())
-    text = (Path(__file__).parent.parent / "docs" / "device.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 5
-    done = run("\n\n".join(blocks), tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^step 50: [\d,]+ images/s, waiting for data [\d.]+%, longest", done.stdout)
-    (trace,) = (tmp_path / "traces").iterdir()
-    assert trace.read_text("utf-8").count('"name": "forward"') >= 5
 
 
 @pytest.mark.slow

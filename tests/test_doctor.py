@@ -222,7 +222,7 @@ def dataset_of(kind: str, root: Path) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
-@pytest.mark.parametrize("kind", ["lmdb", "folder", "archives", "tables", "tree"])
+@pytest.mark.parametrize("kind", ["lmdb", *map(slow, ("folder", "archives", "tables", "tree"))])
 def test_every_command_that_is_advised_runs(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -318,6 +318,12 @@ def test_smaller_images_are_refused_where_fields_have_pixels(tmp_path: Path) -> 
     small = Encoding("jpeg", max_side=20)
     with pytest.raises(UsageError, match="but not their mask, which"):
         pack(masked(tmp_path / "in"), tmp_path / "out", encoding=small, workers=1)
+    for number, name in enumerate(("boxes", "areas", "polygons", "rle", "keypoints")):
+        source = coco(tmp_path / f"coco-{number}", fields=["captions", name])
+        with pytest.raises(UsageError, match=f"but not their {name}, which"):
+            pack(source, tmp_path / "out", encoding=small, workers=1)
+    pack(coco(tmp_path / "coco", fields=["labels"]), tmp_path / "coco-out", encoding=small)
+    assert max(ImageDataset(tmp_path / "coco-out", fields=("image",))[0]["image"].size) == 20
     rows = table(tmp_path / "table", boxes=[[[1.0, 2.0, 3.0, 4.0]]])
     for meaning in ("xyxy", "xywh", "cxcywh"):
         source = TableImages(rows, tmp_path / "table", formats={"boxes": f"relative {meaning}"})

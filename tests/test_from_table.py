@@ -221,10 +221,11 @@ def test_empty_bytes_are_a_value() -> None:
     assert batch["feature"] == values
 
 
-def test_labels_that_are_no_classes_stay_fields() -> None:
-    table = {"image": FILES, "label": [None, *LABELS[1:]], "scores": [0.5] * ROWS}
+@pytest.mark.parametrize("label", [None, 1 << 40, 1e300])
+def test_labels_that_are_no_classes_stay_fields(label: Any) -> None:
+    table = {"image": FILES, "label": [label, *LABELS[1:]], "scores": [0.5] * ROWS}
     dataset = ImageDataset.from_table(table, fields=("image", "label", "scores"))
-    assert dataset.classes == [] and dataset[0]["label"] is None and dataset[1]["label"] == 1
+    assert dataset.classes == [] and dataset[0]["label"] == label and dataset[1]["label"] == 1
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

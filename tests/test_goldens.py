@@ -19,10 +19,10 @@ import pytest
 import target_data
 import torch
 from loader_data import folder, images, tree
-from tiers import slow
+from tiers import first_of, slow
 from torchvision_stub import import_torchvision
 
-from fastdata import DataLoader, ImageDataset
+from fastdata import DataLoader, ImageDataset, _native
 from fastdata import transforms as ours
 
 tv = import_torchvision().transforms
@@ -90,8 +90,9 @@ def _dataset(recipe: str, container: str) -> ImageDataset:
     return target_data.images(target_data.training(tv.v2), container)
 
 
-def batches(recipe: str, container: str, rank: int, stop: int) -> Iterator[Any]:
-    options: dict[str, Any] = {"shuffle": True, "seed": 5, "shard": (rank, 2), "num_workers": 2}
+def batches(recipe: str, container: str, rank: int, stop: int, threads: int) -> Iterator[Any]:
+    options: dict[str, Any] = {"shuffle": True, "seed": 5, "shard": (rank, 2)}
+    options["num_workers"] = threads
     if recipe in IMAGES:
         options["fields"] = ("image", "label", "index")
     elif recipe != "targets":
@@ -108,10 +109,10 @@ def batches(recipe: str, container: str, rank: int, stop: int) -> Iterator[Any]:
         yield from again
 
 
-def digest(recipe: str, container: str = "lmdb", stop: int = 1) -> str:
+def digest(recipe: str, container: str = "lmdb", stop: int = 1, threads: int = 2) -> str:
     found = hashlib.sha256()
     for rank in range(2):
-        for batch in batches(recipe, container, rank, stop):
+        for batch in batches(recipe, container, rank, stop, threads):
             found.update(repr(target_data.plain(batch)).encode())
     return found.hexdigest()
 
@@ -131,6 +132,18 @@ def digest(recipe: str, container: str = "lmdb", stop: int = 1) -> str:
 def test_batches_are_those_of_before(recipe: str, container: str) -> None:
     golden = json.loads(GOLDENS.read_text())[recipe]
     assert digest(recipe, container, 2 if container in ("parquet", "tar") else 1) == golden
+
+
+@pytest.mark.parametrize("recipe", first_of(["colours", "targets", "targets, one by one"]))
+def test_threads_and_instruction_sets_change_nothing(recipe: str) -> None:
+    golden, before = json.loads(GOLDENS.read_text())[recipe], _native.simd()
+    levels = _native.simd_levels()
+    try:
+        for threads, level in [(n, levels[0]) for n in (0, 1, 4)] + [(2, one) for one in levels]:
+            _native.set_simd(level)
+            assert digest(recipe, "shards", 2, threads) == golden, (threads, level)
+    finally:
+        _native.set_simd(before)
 
 
 if __name__ == "__main__":

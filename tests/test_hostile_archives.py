@@ -29,6 +29,8 @@ from fastdata.errors import CorruptionError, SourceError
 from fastdata.storage.formats.tars import members
 from fastdata.transforms import RandomResizedCrop
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 END = bytes(1024)
 ONE = tar_header(b"1.jpg", len(jpeg())) + padded(jpeg())
 CLS = tar_header(b"1.cls", 1) + padded(b"0")
@@ -68,12 +70,6 @@ TARS = {
     "no name": (tar_header(b"", 0) + END, "outside the folder"),
     "no end": (ONE + CLS, "before its end mark"),
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no --out is given, datasets are made in the working directory."""
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")

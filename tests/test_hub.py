@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,8 +19,7 @@ from hub_server import SHA, TOKEN, Hub, hub_at
 
 import fastdata
 from fastdata import DataLoader, ImageDataset
-from fastdata.errors import RemoteError, SlowPathWarning, SourceError, UsageError
-from fastdata.remote.options import RemoteOptions
+from fastdata.errors import RemoteError, SourceError, UsageError
 from fastdata.transforms import Resize
 
 pytestmark = [
@@ -293,17 +291,6 @@ def test_a_hub_that_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     options = {"endpoint": "http://127.0.0.1:9", "token": False}
     with pytest.raises(RemoteError, match="finding its revision"):
         ImageDataset("hf://datasets/owner/pets", storage_options=options)
-
-
-@pytest.mark.slow
-def test_a_random_order_of_compressed_rows_is_warned_of(hub: Hub) -> None:
-    made(hub, snappy)
-    options: Any = {"storage_options": hub.storage_options, "remote": RemoteOptions(memory=1)}
-    dataset = ImageDataset("hf://datasets/owner/pets", Resize((9, 9)), **options)
-    with pytest.warns(SlowPathWarning, match="again and again"):
-        loader: Any = DataLoader(dataset, 4, order="random")
-    labels = np.concatenate([labels for _, labels in loader])
-    assert sorted(labels.tolist()) == sorted(n % 3 for n in range(8))
 
 
 @pytest.mark.parametrize(

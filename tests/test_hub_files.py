@@ -10,14 +10,11 @@ import hub_datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from fastdata.converters import index
 from hub_datasets import DATASETS
-from sources import require_said
 from test_hugging_face import plain, value_at
 
 from fastdata import DataLoader, ImageDataset
-from fastdata.cli import cli
 from fastdata.errors import SlowPathWarning
 from fastdata.transforms import Resize
 
@@ -133,13 +130,3 @@ def test_bad_rows_are_left_out_on_first_use(
     loader: Any = DataLoader(opened, 2, num_workers=1, require_native=True)
     texts = [text for batch in loader for text in batch["text"]]
     assert texts == [dataset[n]["text"] for n in (0, 1, 3, 5, 6)]
-
-
-def test_one_of_several_columns_of_images_is_named(hugging_face: Any, tmp_path: Path) -> None:
-    """Files of other writers have no features that would name the first."""
-    images = [hub_datasets.jpeg(n) for n in range(4)]
-    pq.write_table(pa.table({"a": images, "b": images[::-1]}), tmp_path / "x.parquet")
-    command = ["index", str(tmp_path / "x.parquet"), "--out", str(tmp_path / "out")]
-    require_said(CliRunner().invoke(cli, command), 1, "--image-column")
-    require_said(CliRunner().invoke(cli, [*command, "--image-column", "b"]), 0)
-    assert ImageDataset(tmp_path / "out").read(range(4)) == images[::-1]

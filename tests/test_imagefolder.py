@@ -12,7 +12,6 @@ from fastdata.converters.listing import describe_left_out
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sources import Expected, SourceConformance, convert, jpeg, make_tree
-from tiers import first_of
 
 from fastdata import ImageDataset
 from fastdata.errors import SourceError, UsageError
@@ -136,21 +135,6 @@ def test_images_without_class_folders(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no class folders") as raised:
         ImageFolder(tmp_path)
     assert "<root>/<class>/" in raised.value.hint
-
-
-@pytest.mark.parametrize("container", first_of(["folder", "lmdb", "parquet", "shards"]))
-def test_command(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, container: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = convert("imagefolder", "--root", tree, "--to", container, "--no-shuffle")
-    assert result.exit_code == 0, result.output
-    dataset = ImageDataset(f"{tree.name}-{container}")
-    classes, samples = as_torchvision(tree)
-    assert dataset.classes == classes
-    assert dataset.class_to_idx == {name: label for label, name in enumerate(classes)}
-    assert dataset.labels.tolist() == [label for _, label in samples]
-    assert dataset.read(range(len(dataset))) == [read(path) for path, _ in samples]
 
 
 def test_splits_with_other_class_folders(tmp_path: Path) -> None:

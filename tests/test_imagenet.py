@@ -32,13 +32,9 @@ from fastdata import ImageDataset
 from fastdata.errors import SourceError, UsageError
 from fastdata.maintenance.verify import verify
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 LAYOUTS = ("folders", "kaggle", "archives")
-
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no --out is given, datasets are made in the working directory."""
-    monkeypatch.chdir(tmp_path)
 
 
 def make_layouts(tree: Path, out: Path) -> dict[str, Path]:

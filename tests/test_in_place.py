@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from containers import load_manifest
 from fastdata.converters import index, pack
 from fastdata.converters.indexing import source_of
-from object_stores import Bucket, send_tree
+from object_stores import send_tree
 from PIL import Image
 from sources import jpeg, make_tree, require_said
 from tiers import first_of
@@ -26,14 +26,12 @@ from tiers import first_of
 from fastdata import DataLoader, ImageDataset, verify
 from fastdata.cli import cli
 from fastdata.errors import (
-    CorruptionError,
     DatasetError,
     FastdataError,
     SourceError,
     UsageError,
 )
 from fastdata.remote import RemoteOptions
-from fastdata.remote.filesystem import upload
 from fastdata.transforms import RandomResizedCrop
 
 SHARDS, EACH = 3, 20
@@ -107,28 +105,6 @@ def test_tars_are_indexed_where_they_are(tars: Any, tmp_path: Path, place: str) 
     require_said(run("index", f"{root}/{place}".replace("{root}", str(root)), "--out", out), 0)
 
 
-def test_a_tar_that_changed_is_named(tars: Any, tmp_path: Path) -> None:
-    root, expected = tars
-    index(root, tmp_path / "out")
-    path = root / "part-1.tar"
-    data = bytearray(path.read_bytes())
-    dataset = ImageDataset(tmp_path / "out")
-    at = dataset.row(EACH + 2).offset + 30
-    data[at] ^= 1
-    path.write_bytes(data)
-    loader = DataLoader(ImageDataset(tmp_path / "out", transform=RandomResizedCrop(8)), 60)
-    with pytest.raises(CorruptionError, match=r"00022.*part-1\.tar"):
-        list(loader)
-    assert [problem.where for problem in verify(tmp_path / "out").problems] == ["sample 22 (00022)"]
-    path.write_bytes(data + bytes(512))
-    with pytest.raises(CorruptionError, match=r"part-1\.tar"):
-        ImageDataset(tmp_path / "out").read([EACH])
-    path.unlink()
-    with pytest.raises(DatasetError, match=r"part-1\.tar"):
-        ImageDataset(tmp_path / "out").read([EACH])
-    assert ImageDataset(tmp_path / "out").read([0]) == [expected["00000"][0]]
-
-
 def test_an_index_is_packed_again_and_gains_seek_points(tars: Any, tmp_path: Path) -> None:
     root, expected = tars
     index(root, tmp_path / "out")
@@ -166,6 +142,7 @@ def test_tars_are_indexed_on_first_use(
         ImageDataset(root / "part-0.tar")
 
 
+@pytest.mark.slow
 def test_globs_and_folders_are_indexed_on_first_use(
     tars: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hugging_face: Any
 ) -> None:
@@ -239,29 +216,6 @@ def test_more_tars_than_a_part_has_on_first_use(
 
 def _assert_all_of(dataset: ImageDataset, expected: dict[str, Any]) -> None:
     assert dataset.read(range(len(dataset))) == [image for image, *_ in expected.values()]
-
-
-@pytest.mark.slow
-def test_tars_in_a_bucket(tars: Any, tmp_path: Path, gcs: Bucket) -> None:
-    root, expected = tars
-    for path in root.iterdir():
-        upload(path, f"{gcs.url}/tars/{path.name}", storage_options=gcs.storage_options)
-    options = {"storage_options": gcs.storage_options}
-    for place in ("tars", f"tars/{PATTERN}"):
-        for out in (tmp_path / f"here-{len(place)}", f"{gcs.url}/index-{len(place)}"):
-            require_said(run("index", f"{gcs.url}/{place}", "--out", out, *gcs.arguments), 0)
-            dataset = ImageDataset(out, transform=RandomResizedCrop(16), **options)
-            assert dataset.is_remote
-            _assert_all(dataset, expected)
-            with_texts = ImageDataset(
-                out, transform=RandomResizedCrop(16), fields=("label", "txt", "image"), **options
-            )
-            loader = DataLoader(with_texts, 16, shuffle=True, num_workers=2, require_native=True)
-            texts = [one for batch in loader for one in batch["txt"]]
-            assert sorted(texts) == sorted(text for _, _, text, _ in expected.values())
-            require_said(run("verify", "--workers", 1, out, *gcs.arguments), 0)
-    require_said(run("verify", tmp_path / "here-4"), 1)  # without options: another server
-    shutil.rmtree(tmp_path / "here-4")
 
 
 @pytest.mark.parametrize("kind", ["imagefolder", *archives.KINDS])

@@ -545,27 +545,6 @@ def test_seek_points_of_another_image_do_no_harm(threads: int) -> None:
     assert len(list(loader)) == len(found)
 
 
-@pytest.mark.filterwarnings("ignore:.*has seek points of another image")
-@threads
-@settings(max_examples=10)
-@given(st.data())
-def test_a_damaged_index_is_told(threads: int, data: st.DataObject) -> None:
-    """Changed bytes give one of fastdata's errors or samples, never a crash or a hang."""
-    root = damaged("shards", set())
-    index = root / "_index.rows"
-    content = bytearray(index.read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
-    index.write_bytes(content)
-    try:
-        loader = make(ImageDataset(root, CROPS), num_workers=threads)
-        found = until_the_end(iter(loader))
-    except FastdataError as error:
-        assert str(root) in error.what
-        return
-    assert len(found) == len(loader)
-
-
 @pytest.mark.parametrize(("part", "threads"), [("record", 2), ("seek points", 0)])
 def test_a_damaged_row_of_the_index_is_like_a_damaged_sample(threads: int, part: str) -> None:
     root = damaged("shards", set())

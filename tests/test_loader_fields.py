@@ -140,25 +140,6 @@ def torch_loader(dataset: Any, **options: Any) -> Any:
 # Values, by pyarrow and Pillow.
 
 
-@pytest.mark.parametrize("container", ["shards", "parquet", "lmdb"])
-def test_values_are_those_that_pyarrow_has(container: str) -> None:
-    dataset, rows = opened(container=container), table().to_pylist()
-    for number, row in enumerate(rows):
-        sample = dataset[number]
-        for name in ("caption", "tags", "meta", "raw", "maybe"):
-            assert equal(sample[name], row[name]), name
-        for name, dtype in (("score", "f8"), ("small", "i2"), ("flag", "?")):
-            assert sample[name] == row[name] and sample[name].dtype == np.dtype(dtype)
-        for name, dtype, tail in (("emb", "f4", ()), ("quads", "f4", (4,)), ("ids", "i8", ())):
-            expected = np.array(row[name], dtype).reshape(-1, *tail)
-            assert equal(sample[name], expected), name
-            assert sample[name].flags.writeable
-        with Image.open(io.BytesIO(row["mask"]["bytes"])) as image:
-            crop = image.crop((14, 9, 26, 21))
-        assert np.array_equal(sample["mask"].permute(1, 2, 0).numpy(), np.asarray(crop))
-        assert sample["index"] == number
-
-
 def test_values_that_a_user_changes_are_the_users_own() -> None:
     dataset = opened(("score", "emb", "flag", "ids", "meta"))
     expected = [dataset[number] for number in range(ROWS)]
@@ -704,20 +685,6 @@ def test_ragged_is_what_torch_makes_of_the_lists() -> None:
 
 
 # Behind a URL.
-
-
-@pytest.mark.filterwarnings("ignore:.*left out")
-@pytest.mark.parametrize("cached", [False, True])
-def test_all_fields_come_from_a_url(tmp_path: Path, cached: bool) -> None:
-    near = opened(lacking=True)
-    with WebServer(packed(lacking=True)) as server:
-        cache = tmp_path / "cache" if cached else None
-        far = ImageDataset(server.url, EQUAL, fields=ALL, cache=cache)
-        assert equal(far.__getitems__([5, 4]), near.__getitems__([5, 4]))
-        assert equal(far[3], near[3])
-        for options in ({"collate_fn": list}, {"on_error": "drop", "seed": 1}):
-            one, other = (list(DataLoader(of, 16, num_workers=1, **options)) for of in (far, near))
-            assert equal(one, other)
 
 
 _ENDS = """

@@ -161,17 +161,6 @@ def test_views_have_a_transform_each(threads: int) -> None:
             assert np.abs(got.numpy() - want).max() <= (1.5 if number == 2 else 1)
 
 
-def test_views_come_from_torchs_workers_too() -> None:
-    def two_rows(views: Any) -> Any:
-        return [view[:, :2] for view in views]
-
-    dataset = images(Compose([Views(CenterCrop(8), CenterCrop(9)), two_rows]))
-    loader = DataLoader(dataset, 10, num_workers=1)
-    assert loader.explain().startswith("workers")
-    (views, _), *_ = loader
-    assert [tuple(view.shape) for view in views] == [(10, 3, 2, 8), (10, 3, 2, 9)]
-
-
 def test_target_transform_batch_transform_and_keys() -> None:
     dataset = images()
     dataset.target_transform = lambda label: {"label": label, "half": label / 2}

@@ -130,23 +130,6 @@ def unknown(*steps: Any) -> Any:
     return transforms.Compose([transforms.RandomResizedCrop(8), *steps, transforms.ToTensor()])
 
 
-@pytest.mark.parametrize("container", ["lmdb", "ImageFolder"])
-def test_an_unknown_transform_is_one_warning(container: str) -> None:
-    dataset = images(container, baseline(3), unknown(ELASTIC))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        loader = DataLoader(dataset, batch_size=2)
-        for _ in range(2):
-            assert sum(len(labels) for _, labels in loader) == 3
-    (warning,) = caught
-    words = str(warning.message)
-    assert "the workers path, which is several times slower than the native one" in words
-    assert "ElasticTransform" in words and "RandomResizedCrop" not in words
-    assert loader.explain().splitlines()[2].startswith("for the native path: ")
-    assert words.splitlines()[1] == loader.explain().splitlines()[2].split(": ", 1)[1]
-    assert warning.filename == __file__
-
-
 def test_a_transform_set_later_is_told_of_when_iteration_begins() -> None:
     dataset = images("lmdb", baseline(3))
     loader = DataLoader(dataset, batch_size=3)
@@ -256,8 +239,8 @@ def own_loader(path: str) -> Image.Image:
     return Image.open(path).convert("RGB")
 
 
-def image_folder(**options: Any) -> Any:
-    return datasets.ImageFolder(tree(baseline(2)), CROP, **options)
+def image_folder(transform: Any = CROP, **options: Any) -> Any:
+    return datasets.ImageFolder(tree(baseline(2)), transform, **options)
 
 
 def native(transform: Any = CROP) -> ImageDataset:
@@ -272,6 +255,7 @@ def wrong_sizes() -> Any:
 SLOW: list[tuple[Callable[[], Any], str, str, str]] = [
     (wrong_sizes, "torch", "different sizes", "CenterCrop"),
     (lambda: native(Wrapping()), "torch", "Wrapping", "__fastdata__"),
+    (lambda: image_folder(unknown(ELASTIC)), "workers", "ElasticTransform", "Leave it out"),
     (lambda: Inherited(native().path, CROP), "torch", "__getitem__", "transform="),
     (lambda: Shorter(native().path, CROP), "torch", "__len__", "remove"),
     (lambda: Wrapped(native()), "torch", "Wrapped", "ImageDataset"),

@@ -398,18 +398,6 @@ def test_statistics() -> None:
         Ours([1, 2]).stats()  # type: ignore[arg-type]
 
 
-def test_a_loader_can_be_pickled() -> None:
-    loader = Ours(images(CROPS), 8, shuffle=True, seed=3, num_workers=2, **WITH_INDEX)
-    next(iter(loader))
-    state = loader.state_dict()
-    other = pickle.loads(pickle.dumps(loader))
-    assert other.explain() == loader.explain()
-    assert other.state_dict() == state
-    loader.set_epoch(6)
-    other.set_epoch(6)
-    assert same(list(loader), list(other))
-
-
 def inverted(image: Any) -> Any:
     return 255 - image
 

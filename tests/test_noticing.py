@@ -304,29 +304,6 @@ def test_each_remedy_for_other_libraries_names_a_line_that_exists() -> None:
             assert command in cli.commands
 
 
-def test_hugging_faces_dataset_with_a_transform_is_told_of(hugging_face: Any) -> None:
-    features = hugging_face.Features(
-        {"image": hugging_face.Image(), "label": hugging_face.ClassLabel(names=["cat", "dog"])}
-    )
-    images = [Image.fromarray(np.full((20, 20, 3), shade, np.uint8)) for shade in range(4)]
-    plain = hugging_face.Dataset.from_dict({"image": images, "label": [0, 1, 0, 1]}, features)
-
-    def transform(batch: dict[str, Any]) -> dict[str, Any]:
-        return {"image": [to_tensor(one) for one in batch["image"]], "label": batch["label"]}
-
-    (words,) = told(plain.with_transform(transform))
-    assert "Dataset, test_noticing.transform, is not one that fastdata knows" in words
-    # What it says to write, done.
-    import fastdata
-
-    code = words[words.index("fastdata.ImageDataset(") : words.index(", where transform")]
-    code = code.replace("...", "fastdata.transforms.Resize((24, 24))")
-    packed = eval(code, {"fastdata": fastdata, "dataset": plain.with_transform(transform)})
-    assert packed.classes == ["cat", "dog"]
-    (batch,) = DataLoader(packed, 4, require_native=True)
-    assert batch["label"].tolist() == [0, 1, 0, 1]
-
-
 @pytest.mark.slow
 def test_a_loader_in_the_place_of_torchs_warns_and_refuses_as_it_does_elsewhere() -> None:
     """Under torch's name, as docs/guides/replace-dataloader.md has it, in a process of its own."""

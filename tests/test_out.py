@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 from containers import pack_tree
 from fastdata.converters import Encoding, ImageFolder, WebDataset, pack
-from fastdata.converters.packing import Progress
 from fastdata.converters.table import TableImages
 from PIL import Image
 from sources import contents
@@ -107,26 +105,6 @@ def test_any_name_will_do(name: str, container: str, tree: Path, tmp_path: Path)
 def test_a_path_that_is_not_utf8(tree: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"o\\xff: this path is not UTF-8"):
         pack(ImageFolder(tree), tmp_path / "o\udcff", workers=1)
-
-
-class Interrupted(Progress):
-    def finishing(self, what: str) -> None:
-        raise KeyboardInterrupt
-
-
-def test_an_interrupted_run_is_not_resumed_with_other_options(tree: Path, tmp_path: Path) -> None:
-    def packed(name: str, **options: Any) -> dict[str, str]:
-        out = tmp_path / name
-        pack(ImageFolder(tree), out, container="shards", workers=1, **options)
-        return contents(out)
-
-    with pytest.raises(KeyboardInterrupt):
-        packed("out", progress=Interrupted())
-    assert (tmp_path / "out" / ".packing").exists()
-    small: dict[str, Any] = {"encoding": Encoding("jpeg", quality=20)}
-    with pytest.raises(UsageError, match="other options"):
-        packed("out", **small)
-    assert packed("out", force=True, **small) == packed("fresh", **small)
 
 
 @pytest.fixture(scope="module")

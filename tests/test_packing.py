@@ -25,7 +25,7 @@ from hangs import HANG
 from tiers import first_of, slow
 
 from fastdata import verify
-from fastdata.errors import BadSamplesError, BusyError, DataError, SourceError, UsageError
+from fastdata.errors import BadSamplesError, BusyError, DataError, UsageError
 from fastdata.executors import InProcess, Processes
 
 CONTAINERS = ["lmdb", "parquet", "shards", "folder"]
@@ -119,18 +119,6 @@ def test_force_replaces_all_but_foreign_files(tree: Path, tmp_path: Path) -> Non
     ]  # fmt: skip
 
 
-def test_what_is_not_ours_is_refused(tree: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "data.mdb").write_text("somebody's")
-    for force in (False, True):
-        with pytest.raises(UsageError, match="not a dataset that fastdata has packed"):
-            pack_tree(tree, out, "lmdb", force=force)
-    assert digests(out).keys() == {"data.mdb"}
-    with pytest.raises(UsageError, match="not a dataset that fastdata has packed"):
-        pack_tree(tree, out / "data.mdb", "lmdb", force=True)
-
-
 def test_other_options_do_not_throw_unfinished_work_away(tree: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
@@ -193,14 +181,6 @@ def test_bad_images_stop_nothing(copy: Path, tmp_path: Path, container: str, wor
     assert verify(out, workers=1).problems == []
 
 
-def test_nothing_but_bad_images(tmp_path: Path) -> None:
-    (tmp_path / "tree" / "class").mkdir(parents=True)
-    (tmp_path / "tree" / "class" / "1.jpg").write_bytes(b"")
-    for skip_bad in (False, True):
-        with pytest.raises(BadSamplesError, match="1 of 1 image cannot be packed"):
-            pack_tree(tmp_path / "tree", tmp_path / "out", "shards", skip_bad=skip_bad)
-
-
 def test_only_one_packs_at_a_time(tree: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     started, go_on = threading.Event(), threading.Event()
@@ -240,13 +220,6 @@ def test_options_that_mean_nothing(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         PACK_MODULE.pack(ImageFolder(tree), tmp_path / "out", **options)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_failure_before_the_first_file_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "tree" / "class").mkdir(parents=True)
-    with pytest.raises(SourceError):
-        pack_tree(tmp_path / "tree", tmp_path / "out", "shards")
     assert not (tmp_path / "out").exists()
 
 

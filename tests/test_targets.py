@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from containers import edit_manifest
 from fastdata.converters import TableImages, pack
 from PIL import Image
 from torch.utils.data import ConcatDataset
@@ -68,14 +67,7 @@ def _table(folder: Path) -> pa.Table:
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("targets")
     out = folder / "packed"
-    pack(TableImages(_table(folder), folder), out, workers=1)
-
-    def mean(fields: dict[str, Any]) -> None:
-        for field in fields["fields"]:
-            if field["name"] in _FORMATS:
-                field["format"] = _FORMATS[field["name"]]
-
-    edit_manifest(out, mean)
+    pack(TableImages(_table(folder), folder, formats=_FORMATS), out, workers=1)
     return out
 
 
@@ -429,14 +421,9 @@ def test_two_fields_of_boxes_are_refused(v2: Any, tmp_path: Path) -> None:
     """The core moves one of them."""
     Image.new("RGB", (40, 30)).save(tmp_path / "0.png")
     row = {"path": "0.png", "boxes": [[1.0, 2.0, 30.0, 20.0]], "faces": [[5.0, 6.0, 9.0, 9.5]]}
-    pack(TableImages(pa.Table.from_pylist([row]), tmp_path), tmp_path / "packed", workers=1)
-
-    def mean(fields: dict[str, Any]) -> None:
-        for field in fields["fields"]:
-            if field["name"] in ("boxes", "faces"):
-                field["format"] = "xyxy"
-
-    edit_manifest(tmp_path / "packed", mean)
+    formats = dict.fromkeys(("boxes", "faces"), "xyxy")
+    source = TableImages(pa.Table.from_pylist([row]), tmp_path, formats=formats)
+    pack(source, tmp_path / "packed", workers=1)
     names = ("image", "boxes", "faces")
     with pytest.raises(UsageError, match=r"one field of boxes .* has boxes and faces"):
         ImageDataset(tmp_path / "packed", transforms=v2.ToImage(), fields=names)

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from containers import edit_manifest
 from fastdata.converters import TableImages, pack
 from PIL import Image
 
@@ -73,16 +72,9 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = pa.Table.from_pylist(rows)
     at = table.column_names.index("points")
     fixed = table["points"].cast(pa.list_(pa.list_(pa.float32(), 2 * _POINTS)))
-    pack(TableImages(table.set_column(at, "points", fixed), folder), folder / "packed", workers=1)
-
-    def mean(fields: dict[str, Any]) -> None:
-        for field in fields["fields"]:
-            if field["name"] == "points":
-                field["format"] = "xy"
-            elif field["name"].replace("_", " ") in _FORMATS:
-                field["format"] = field["name"].replace("_", " ")
-
-    edit_manifest(folder / "packed", mean)
+    table = table.set_column(at, "points", fixed)
+    meanings = {"points": "xy", **{one.replace(" ", "_"): one for one in _FORMATS}}
+    pack(TableImages(table, folder, formats=meanings), folder / "packed", workers=1)
     return folder / "packed"
 
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 from containers import (
     as_nobody,
-    broken_jpeg,
     edit_index,
     edit_manifest,
     index_rows,
@@ -32,7 +31,6 @@ from web_server import WebServer
 
 from fastdata import ImageDataset, verify
 from fastdata.errors import CorruptionError, DatasetError, UsageError
-from fastdata.maintenance import verify as verification
 from fastdata.maintenance.verify import Verification
 from fastdata.storage import columns
 from fastdata.storage.checksum import crc32c_file
@@ -139,18 +137,6 @@ def test_a_damaged_file_is_one_problem(dataset: Copies, container: str, damage: 
         flip(path / names[0], row.offset + row.length // 2)
         places = {Path(one.where).name for one in verify(path, workers=1).problems}
         assert places == {file.name, names[0], f"{row.key.rpartition('/')[2]})"}
-
-
-@pytest.mark.parametrize("size", [1000, slow(4096)])
-def test_files_are_checksummed_in_ranges(
-    dataset: Copies, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
-    monkeypatch.setattr(verification, "_RANGE", size)
-    path = dataset("lmdb")
-    assert found(path) == ""
-    data = path / "data.mdb"
-    flip(data, data.stat().st_size - 1)
-    assert f"{data}: has CRC-32C {crc32c_file(data):08x}, the manifest says" in found(path)
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
@@ -269,17 +255,6 @@ def test_workers_that_are_none(sound: Path) -> None:
     for workers in (0, -3):
         with pytest.raises(UsageError, match=f"--workers {workers}: "):
             verify(sound / "lmdb", workers=workers)
-
-
-def test_a_blob_that_does_not_decode(made_tree: Path, tmp_path: Path) -> None:
-    shutil.copytree(made_tree / "val", tmp_path / "tree")
-    image = originals(tmp_path / "tree")[13].path
-    image.write_bytes(broken_jpeg())
-    pack_tree(tmp_path / "tree", tmp_path / "out", "shards")
-    text = found(tmp_path / "out")
-    assert image.stem in text
-    assert text.count("\n") == 0
-    assert "cannot be decoded" in text
 
 
 def test_an_unreadable_file_is_one_problem(made_tree: Path) -> None:

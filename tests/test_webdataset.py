@@ -33,11 +33,7 @@ from tiers import first_of
 from fastdata import ImageDataset
 from fastdata.errors import SourceError
 
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no --out is given, datasets are made in the working directory."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def write_with_webdataset(path: Path, samples: list[dict[str, Any]]) -> None:
@@ -385,7 +381,7 @@ def test_which_member_is_the_image(tmp_path: Path) -> None:
     require_said(wrong, 1, "has no member .up.jpg (it has: left.jpg, right.jpg)")
 
 
-@pytest.mark.parametrize("container", ["archives", "lmdb"])
+@pytest.mark.parametrize("container", first_of(["archives", "lmdb"]))
 def test_the_work_for_a_sample_is_linear_in_its_members(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, container: str
 ) -> None:

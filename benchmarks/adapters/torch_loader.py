@@ -156,10 +156,8 @@ def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
     transform = _Transform(request, collated=collate not in (None, stack))
     torch.manual_seed(request.seed)
     torch.set_num_threads(1)  # its workers are processes; the parent has no arithmetic to do
-    dataset, shuffled = (
-        _DATASETS[request.variant](request.data, transform),
-        request.order == "random",
-    )
+    dataset = _DATASETS[request.variant](request.data, transform)
+    shuffled = request.order == "random"
     about = {**loader_options(request), "collate_fn": collate, "shuffle": shuffled}
     return torch.utils.data.DataLoader(dataset, **about)
 

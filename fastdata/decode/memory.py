@@ -298,8 +298,10 @@ def _labels(
 
 
 def _whole(value: Any, limit: int | None) -> int | None:
-    """Return a class's number; None for a value that is none."""
+    """Return a class's number, of 32 bits; None for a value that is none."""
     if not isinstance(value, (bool, int, float)) or value != value // 1:  # NaN differs
+        return None
+    if not -(1 << 31) <= value < 1 << 31:
         return None
     return int(value) if limit is None or 0 <= value < limit else None
 

@@ -138,7 +138,7 @@ def describe_kinds(
     with suppress(FastdataError):  # reading the row raises it
         images = source.gather(chosen).blobs["image"]
         for slot, row in enumerate(chosen.tolist()):
-            with suppress(OSError, FastdataError):  # likewise
+            with suppress(OSError, FastdataError):  # reading the row raises it, too
                 seen = _foresee(source, images, slot, row, limits)
                 if seen.decoder == NATIVE:
                     seen = seen._replace(decoder=decoder(seen.kind, images.extents, slot))

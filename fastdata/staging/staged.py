@@ -29,7 +29,7 @@ from fastdata.storage.paths import folder_variable
 from fastdata.storage.trust import distrust, is_own_file
 
 MARKER_NAME = "staged.json"
-#: Copies that this process made, or told of.
+#: Copies that this process made, or has warned of.
 KNOWN: set[str] = set()
 _MOST_SMALL = 1 << 20  # bytes of a marker
 #: The folder of loose files in a copy of a `folder` dataset.
