@@ -97,7 +97,7 @@ class SanitizeBoundingBoxes(_OfBoxes):
 
     @property
     def words(self) -> str:
-        return "leave out impossible boxes"
+        return "leave out invalid boxes"
 
     def read(self, reading: Reading) -> Declined | None:
         getter, joint = self.labels_getter, reading.joint
