@@ -92,7 +92,7 @@ def describe(
         if len(names) != 1:
             there = ", ".join(names) or "none"
             raise SourceError(
-                f"{folder}: has no data.yaml, nor one other .yaml file (there is: {there})",
+                f"{folder}: has no data.yaml, nor one other .yaml file (it has {there})",
                 "Name the file with the splits and class names with --data.",
             )
         data = f"{folder.tree.root}/{names[0]}"

@@ -195,7 +195,7 @@ def _join(parts: list[Images], dataset: Any, kind: str, names: Sequence[str]) ->
                 difference, hint = sizes[1], "End all transforms with a crop of one size."
             if difference == _FORMATS:
                 hint = (
-                    "Write them in one format, and pack all with fastdata convert table --format."
+                    "Write one format into their files, and pack all with convert table --format."
                 )
             return NotKnown(why + difference, hint)
         if part.options.source.blocks is not None:
