@@ -94,7 +94,8 @@ class _Padding:
             raise UsageError(
                 f"collate_padded takes tensors, and got {words} of type {type(other).__name__}",
                 "End the transform with torchvision's ToImage or ToTensor; samples are (image, "
-                "target), so give the dataset transforms= rather than transform=.",
+                "target), so give the dataset transforms= rather than transform=. target_fill= is "
+                "for masks alone.",
             )
 
 
