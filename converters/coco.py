@@ -114,7 +114,8 @@ def coco_splits(
     if not found or (split is not None and split not in found):
         raise SourceError(
             f"{tree}: has no {split or 'split'} with annotations",
-            f"There is: {', '.join(sorted(found)) or 'none'}. Name other files with --annotations.",
+            f"It has {', '.join(sorted(found)) or 'none'}. --root is the folder with annotations/; "
+            "or, if --annotations names the files, that of the images.",
         )
     return {name: (folders[name].root, found[name]) for name in sorted(found)}
 

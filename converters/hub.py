@@ -143,7 +143,7 @@ def _choose(place: HubPlace, files: Sequence[str], configs: _Splits) -> Sequence
     if len(asked) > 1 or (asked and asked[0] not in several):
         raise UsageError(
             f"{place._replace(path='').shown}: has no folder, config or split {'/'.join(asked)}",
-            f"There is: {', '.join(dict.fromkeys((*configs, *several)))}.",
+            f"It has {', '.join(dict.fromkeys((*configs, *several)))}.",
         )
     return several[asked[0]] if asked else _only(several, "splits", place)
 

@@ -243,7 +243,7 @@ class LmdbListing(NamedTuple):
             names = ", ".join(self.named()) or "none with a name"
             raise UsageError(
                 f"{self.file}: has no database {_text(self.database or b'')}",
-                f"There is: {names}. Name another with --database.",
+                f"It has {names}. Name another with --database.",
             ) from None
         except CorruptionError as error:
             raise SourceError(error.what, error.hint or "Check that it was copied whole.") from None

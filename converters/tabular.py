@@ -151,7 +151,7 @@ def taken_split(
     """Return the split to take, which must be one of those found; with ``one``, not all of them."""
     if split is not None and split not in found:
         there = ", ".join(found) or "none"
-        raise UsageError(f"{where}: has no split {split!r}", f"There is: {there}.")
+        raise UsageError(f"{where}: has no split {split!r}", f"It has {there}.")
     if one and split is None and len(found) > 1:
         raise UsageError(f"{where}: has the splits {', '.join(found)}", "Name one: --split.")
     return found[0] if one and split is None and found else split

@@ -158,7 +158,7 @@ def _listed(folder: Folder, split: str, known: set[str]) -> tuple[str, list[str]
         there = ", ".join(sorted(x for x in lists if not x.startswith(of_classes))) or "none"
         raise SourceError(
             f"{folder}: has no list {_SETS}/{kind or _MAIN}/{name}.txt",
-            f"There are: {there}. Name one with --split, or leave it out for all images.",
+            f"It has {there}. Name one with --split, or leave it out for all images.",
         )
     lines = [line for line in folder.lines(path) if line.strip()]
     names = [_stripped(line, known) for line in lines]

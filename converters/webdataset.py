@@ -127,7 +127,7 @@ class WebDataset(Sharded):
             if name not in found:
                 raise UsageError(
                     f"{where}: no sample has a member .{name}",
-                    f"There is: {', '.join(sorted(found)) or 'none beside image and label'}.",
+                    f"Samples have {', '.join(sorted(found)) or 'none beside image and label'}.",
                 )
         fields_found = with_formats([field_of(n, found[n]) for n in names], formats, where)
         self.fields = with_masks(fields_found, masks, where)

@@ -92,7 +92,7 @@ def describe(
         if len(names) != 1:
             there = ", ".join(names) or "none"
             raise SourceError(
-                f"{folder}: has no data.yaml, nor one other .yaml file (there is: {there})",
+                f"{folder}: has no data.yaml, nor one other .yaml file (it has {there})",
                 "Name the file with the splits and class names with --data.",
             )
         data = f"{folder.tree.root}/{names[0]}"
@@ -217,9 +217,7 @@ def _labelled(
                 "…/labels/…/a.txt, those of another path from beside the image. To pack images "
                 "alone, leave out all columns: --fields ''.",
             )
-        warn(
-            f"{what}. Those for which no other file of labels was found are packed without objects."
-        )
+        warn(f"{what}. They have no objects; if their labels lie elsewhere, they are bad samples.")
     above = {posixpath.dirname(labels_of(posixpath.join(one, "any.jpg"))): one for one in folders}
     beside = tuple(f"{labels}/" for labels, place in above.items() if labels != place)
     for name in lone:

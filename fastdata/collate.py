@@ -94,7 +94,8 @@ class _Padding:
             raise UsageError(
                 f"collate_padded takes tensors, and got {words} of type {type(other).__name__}",
                 "End the transform with torchvision's ToImage or ToTensor; samples are (image, "
-                "target), so give the dataset transforms= rather than transform=.",
+                "target), so give the dataset transforms= rather than transform=. target_fill= is "
+                "for masks alone.",
             )
 
 
@@ -120,8 +121,9 @@ def collate_patches(
 
     It takes samples (image, target, …), or images alone; images are tensors, shape (C, H, W), whose
     sides are multiples of ``patch_size``, as `fastdata.transforms.ResizeToSequence` leaves them. It
-    returns (patches, target, …), or the patches alone. Targets are collated as torch does it.
-    The patches are a dict, by the names that timm's NaFlex models take:
+    returns (patches, target, …), or the patches alone. Dicts, as ``transforms=`` makes them, become
+    a tuple; other targets are collated as torch does it. The patches are a dict, by the names that
+    timm's NaFlex models take:
 
     - ``patches``: shape (N, L, P * P * C), of the images' dtype; the values of a pixel are
       neighbours. Zeros follow an image's patches.
@@ -161,7 +163,9 @@ class _Patching:
         if alone:
             return patches
         columns = list(zip(*samples, strict=True))[1:]
-        return (patches, *(default_collate(list(column)) for column in columns))
+        return patches, *(
+            one if isinstance(one[0], dict) else default_collate([*one]) for one in columns
+        )
 
     def _cut(self, image: Any) -> npt.NDArray[Any]:
         """Return an image as (rows, columns, P, P, C); a view, if its values are neighbours."""

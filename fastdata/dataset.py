@@ -52,7 +52,7 @@ from fastdata.staging.first_use import indexed, is_indexed_here
 from fastdata.staging.staged import Original, tell_of_copy, telling_of_copy
 from fastdata.storage.cache import Cache
 from fastdata.storage.field_source import FieldSource, MissingError
-from fastdata.storage.fields import IMAGES, LABEL
+from fastdata.storage.fields import IMAGES, LABEL, MASKS, outlines_among
 from fastdata.storage.generation import require_same
 from fastdata.storage.hugging_face import Hub, is_hub, open_hub, split_formats
 from fastdata.storage.listed import FileList, FilesSource
@@ -222,6 +222,7 @@ class ImageDataset(NativeSamples):
         self._source.tell_decoded()
         if isinstance(self._source, IndexedSource):
             located = [one.name for one in self._source.fields if one.format]
+            located += [MASKS] * bool(outlines_among(self._source.fields))
             shown = ", ".join(name for name in located if name in self._fields)
             fits = self.manifest.source.get("exif_transpose", self.exif_transpose)
             if shown and fits != self.exif_transpose:

@@ -256,7 +256,7 @@ def test_several_splits_and_configs_are_listed(hub: Hub, tmp_path: Path) -> None
     options: Any = {"out": tmp_path / "out", "storage_options": hub.storage_options}
     with pytest.raises(UsageError, match=r"splits train, test\nName one: hf:.*owner/pets/train"):
         index("hf://datasets/owner/pets", **options)
-    with pytest.raises(UsageError, match=r"no folder, config or split dev\nThere is: train, test"):
+    with pytest.raises(UsageError, match=r"no folder, config or split dev\nIt has train, test"):
         index("hf://datasets/owner/pets/dev", **options)
     made(hub, two_configs, "other")
     with pytest.raises(UsageError, match="configs cats, dogs"):

@@ -117,7 +117,7 @@ def test_images_of_the_jpeg_and_png_encodings_and_splits(tmp_path: Path) -> None
             "jpeg" if split == "train" else "png"
         ] * 3
     result = convert("mds", "--root", tmp_path / "in", "--split", "x", "--out", tmp_path / "x")
-    require_said(result, 2, "has no split 'x'", "There is: train, val.")
+    require_said(result, 2, "has no split 'x'", "It has train, val.")
 
 
 def test_pixels_are_refused(tmp_path: Path) -> None:

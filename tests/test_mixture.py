@@ -351,6 +351,11 @@ def test_forty_sources_where_a_process_may_open_few_files(
         assert len(seen) == 40 * SAMPLES and set(seen.values()) == {1}
 
 
+def tabled(n: float) -> ImageDataset:
+    table = {"image": np.zeros((2, 9, 9, 3), np.uint8), "n": [n, n]}
+    return ImageDataset.from_table(table, transform=SMALL, fields=("image", "n"))
+
+
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "no dict": (lambda: Mixture([images()]), "sources="),  # type: ignore[arg-type]
     "nothing": (lambda: Mixture({}), "sources="),
@@ -394,6 +399,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "sizes": (
         lambda: loader_of(Mixture({"a": images(Resize((8, 9))), "b": images(Resize((7, 8)))})),
         r"'a' and 'b' .* 8 x 9 \(H x W\) and 7 x 8 \(H x W\)",
+    ),
+    "types": (
+        lambda: loader_of(Mixture({name: tabled(n) for name, n in (("a", 1), ("b", 0.5))})),
+        "have different types of n",
     ),
     "a loader's fields": (
         lambda: loader_of(Mixture({"a": images(), "b": images()}), fields=("caption",)),

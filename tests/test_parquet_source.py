@@ -168,7 +168,7 @@ def test_splits_of_hugging_face_are_datasets_of_their_own(
     done = convert(*command, "--split", "test", "--out", "one")
     assert done.exit_code == 0 and len(ImageDataset("one")) == 1
     done = convert(*command, "--split", "dev")
-    assert done.exit_code == 2 and "There is: test, train." in done.stderr
+    assert done.exit_code == 2 and "It has test, train." in done.stderr
     write(tmp_path / "hf/more.parquet", {"image": IMAGES[3:4]})
     assert parquet_splits(tmp_path / "hf") == []
 

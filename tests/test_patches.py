@@ -138,7 +138,9 @@ def test_padding_is_zeros_and_marked() -> None:
     assert not found["patch_coord"][~found["patch_valid"]].any()
     halves = [one.bfloat16(), other.bfloat16()]
     assert torch.equal(collate(halves)["patches"], found["patches"].bfloat16())
-    packed, _ = collate_patches(2, packed=True)([(one, "a"), (other, "b")])
+    boxes = {"boxes": torch.ones(3, 4)}, {"boxes": torch.ones(0, 4)}
+    packed, targets = collate_patches(2, packed=True)([(one, boxes[0]), (other, boxes[1])])
+    assert targets == boxes
     longest = collate_patches(2)([one, other])
     assert torch.equal(packed["patches"].padded(), longest["patches"])
     assert torch.equal(packed["patch_coord"].padded(), longest["patch_coord"])

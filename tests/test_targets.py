@@ -393,7 +393,7 @@ def test_boxes_without_labels_are_told_of_the_getter(packed: Path, v2: Any) -> N
         dataset = ImageDataset(packed, transforms=v2.Compose(steps), fields=("image", "boxes"))
         return DataLoader(dataset, 4)
 
-    with pytest.warns(SlowPathWarning, match="labels_getter=None is for boxes alone"):
+    with pytest.warns(SlowPathWarning, match=r"Give labels_getter=None for boxes alone\.$"):
         loader()
     assert loader(labels_getter=None).explain().startswith("native")
 

@@ -59,7 +59,7 @@ def test_lists(tmp_path: Path, out: Path) -> None:
     with pytest.raises(SourceError, match=r"has no list ImageSets/Main/test\.txt"):
         VocImages(root, "test")
     result = convert("voc", "--root", root, "--split", "test", "--out", out)
-    require_said(result, 1, "has no list ImageSets/Main/test.txt", "There are: ", "train")
+    require_said(result, 1, "has no list ImageSets/Main/test.txt", "It has ", "train")
     (root / "ImageSets/Main/test.txt").write_text("2008_000001\n\nnone\n", "utf-8")
     [(key, problem)] = bad_of(VocImages(root, "test")).items()
     assert (key, problem) == ("none", "Annotations/none.xml does not exist")

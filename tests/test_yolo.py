@@ -204,7 +204,7 @@ def test_missing_descriptions(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="in none"):
         YoloImages(root)
     (root / "two.yaml").touch()
-    with pytest.raises(SourceError, match=r"there is: one\.yaml, two\.yaml"):
+    with pytest.raises(SourceError, match=r"it has one\.yaml, two\.yaml"):
         YoloImages(root)
     with pytest.raises(UsageError, match="no further column masks"):
         YoloImages(write_yolo(tmp_path / "yolo"), fields=["masks"])

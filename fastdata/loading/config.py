@@ -66,10 +66,8 @@ class Choice:
 
     def refusal(self, what: str) -> UsageError:
         """Return the error for something that needs the native path."""
-        return UsageError(
-            f"{what} needs the native path, which is not taken: {self.reason}",
-            self.hint or "Give a transform that ends in one size, such as RandomResizedCrop(224).",
-        )
+        why = f"{what} needs the native path, which is not taken: {self.reason}"
+        return UsageError(why, self.hint)
 
 
 @dataclass(frozen=True, kw_only=True)

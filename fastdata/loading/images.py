@@ -194,7 +194,9 @@ def _join(parts: list[Images], dataset: Any, kind: str, names: Sequence[str]) ->
                 why = why.replace("have different ", f"make images of {sizes[0]} and ")
                 difference, hint = sizes[1], "End all transforms with a crop of one size."
             if difference == _FORMATS:
-                hint = "Pack them with boxes of one format: formats= only says what is stored."
+                hint = (
+                    "Write one format into their files, and pack all with convert table --format."
+                )
             return NotKnown(why + difference, hint)
         if part.options.source.blocks is not None:
             why = f"{name} of the {kind}, {part.options.path}, is decoded a row group at a time"
@@ -249,8 +251,10 @@ def _difference(one: Images, other: Images) -> str | None:
     if outlines_among(shared):
         common.add(MASKS)
     forms = [(part.fields, part.further, part.keys) for part in (one, other)]
-    if forms[0] != forms[1] or not common >= {*one.fields}:
+    if forms[0] != forms[1]:
         return "fields"
+    if other_types := [name for name in one.fields if name not in common]:
+        return f"types of {', '.join(other_types)}"
     return None if one.options.limits == other.options.limits else "limits"
 
 

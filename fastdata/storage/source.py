@@ -270,7 +270,7 @@ class Source(ABC):
         known = ", ".join(field.name for field in of_kinds)
         listed = f"{', '.join(kinds[:-1])} or {kinds[-1]}" if len(kinds) > 1 else kinds[0]
         what = "field" if kinds == KINDS else f"{listed} field"
-        raise UsageError(f"{self.location}: no {what} {name!r}", f"There is: {known}.")
+        raise UsageError(f"{self.location}: no {what} {name!r}", f"It has {known}.")
 
     @property
     def table(self) -> ExtentTable | None:

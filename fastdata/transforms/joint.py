@@ -188,9 +188,9 @@ def by_heuristic(sample: Any) -> Any:
     if isinstance(sample, (list, tuple)):
         sample = sample[1] if len(sample) > 1 else None
     if not isinstance(sample, Mapping):
-        raise LookupError("the target is no dict; labels_getter=None is for boxes alone")
+        raise LookupError("the target is no dict")
     exact = [key for key in sample if key.lower() == "labels"]
     found = exact + [key for key in sample if "label" in key.lower()]
     if not found:
-        raise LookupError("no key has 'label' in it; labels_getter=None is for boxes alone")
+        raise LookupError("no key has 'label' in it")
     return sample[found[0]]

@@ -442,6 +442,8 @@ class Reading:
                 self._return(ours)
             return None
         if (views := views_of(transform, self.libraries)) is not None:
+            if self.joint is not None:
+                return Declined("it makes several views, and a target follows one", "take one crop")
             if views.crops:
                 return Declined("what is random before it would differ from view to view")
             return Declined("it stands in another transform: name all views in one Views")

@@ -97,7 +97,7 @@ class SanitizeBoundingBoxes(_OfBoxes):
 
     @property
     def words(self) -> str:
-        return "leave out impossible boxes"
+        return "leave out invalid boxes"
 
     def read(self, reading: Reading) -> Declined | None:
         getter, joint = self.labels_getter, reading.joint
@@ -105,7 +105,8 @@ class SanitizeBoundingBoxes(_OfBoxes):
         if getter is not None and joint is not None:
             names = joint.chosen(by_heuristic if isinstance(getter, str) else getter)
         if isinstance(names, str):
-            return Declined(f"its labels_getter: {names}")
+            why = f"its labels_getter: {names}"
+            return Declined(why, "give labels_getter=None for boxes alone")
         # Its function has done its part: programs with the same draws are equal.
         reason = reading.add_step(replace(self, labels_getter=None))
         if reason is None and joint is not None:

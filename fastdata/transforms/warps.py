@@ -63,7 +63,10 @@ class RandomRotation(Filling):
 
     def unfit(self, reading: Reading) -> Declined | None:
         if self.expand and reading.has_masks:
-            return Declined("torchvision expands masks to other sizes than PIL images")
+            return Declined(
+                "torchvision expands masks to other sizes than PIL images",
+                "take expand=False, or leave masks out of fields=",
+            )
         return super().unfit(reading)
 
     def emit(self, tree: Builder) -> None:
