@@ -175,6 +175,7 @@ def test_globs_and_folders_are_indexed_on_first_use(
     images = [image for image, *_ in expected.values()]
     flat = make_tree(tmp_path / "flat", [f"{n}.jpg" for n in range(3)])
     (flat / "notes.txt").touch()
+    (flat / "lost.txt").symlink_to("nowhere")
     features = {"image": hugging_face.Image(), "label": hugging_face.ClassLabel(names=["a", "b"])}
     rows = {"image": [{"bytes": one, "path": None} for one in images[:4]], "label": [0, 1, 1, 0]}
     saved = hugging_face.Dataset.from_dict(rows, hugging_face.Features(features))
@@ -198,6 +199,7 @@ def test_globs_and_folders_are_indexed_on_first_use(
         tmp_path / "both": UsageError,
         f"{root}/*.zip": SourceError,
         f"{flat}/*.jpg": SourceError,
+        f"{tmp_path}/*": SourceError,
     }.items():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
