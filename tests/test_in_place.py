@@ -6,7 +6,10 @@ import io
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tarfile
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,7 @@ from fastdata.errors import (
 )
 from fastdata.remote import RemoteOptions
 from fastdata.remote.filesystem import upload
+from fastdata.storage.manifest import WORK_NAME
 from fastdata.transforms import RandomResizedCrop
 
 SHARDS, EACH = 3, 20
@@ -164,6 +168,21 @@ def test_tars_are_indexed_on_first_use(
     (root / "part-0.tar").write_bytes(b"no tar")
     with pytest.warns(UserWarning, match="1 file is"), pytest.raises(SourceError, match="part-0"):
         ImageDataset(root / "part-0.tar")
+
+
+def test_the_first_use_after_one_that_was_killed(
+    tars: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, expected = tars
+    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / "cache"))
+    program = f"import fastdata; fastdata.ImageDataset({str(root / PATTERN)!r})"
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL) as killed:
+        while killed.poll() is None and not [*tmp_path.glob(f"cache/indexed/*/{WORK_NAME}")]:
+            time.sleep(0.01)
+        killed.kill()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _assert_all_of(ImageDataset(root / PATTERN), expected)
 
 
 def test_globs_and_folders_are_indexed_on_first_use(
@@ -316,6 +335,8 @@ def test_what_cannot_be_indexed(tars: Any, tmp_path: Path) -> None:
     shutil.copy(root / "part-0.tar", tmp_path / "gz" / "b.tar")
     twice = run("index", tmp_path / "gz", "--out", out)
     require_said(twice, 1, "two images have the key 00000", "webdataset --shard-keys")
+    with pytest.warns(UserWarning, match="now"), pytest.raises(SourceError, match="two images"):
+        ImageDataset(f"{tmp_path}/gz/*.tar")
     prefixed = ("--root", tmp_path / "gz", "--to", "archives", "--shard-keys", "--out", out)
     require_said(run("convert", "webdataset", *prefixed), 0)
     assert ImageDataset(out).row(EACH).key == "b/00000"
