@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
@@ -23,7 +26,7 @@ from fastdata.converters.parquet import ParquetImages
 from fastdata.converters.records import Source
 from fastdata.converters.webdataset import WebDataset
 
-from fastdata.errors import FastdataError, SourceError, UsageError
+from fastdata.errors import BadSamplesError, BusyError, FastdataError, SourceError, UsageError
 from fastdata.remote.files import archive_files
 from fastdata.remote.filesystem import list_entries
 from fastdata.remote.hub import is_hub_url
@@ -53,6 +56,8 @@ SUFFIXES = {
     ".mds": "mds",
     ".arrow": "arrow",
 }
+#: Seconds between looks at the process that asked, and tries in a folder that another one writes.
+_TICK, _TRIES = 0.5, 10
 #: Options of ``fastdata convert`` that errors name and ``fastdata index`` lacks.
 _OF_CONVERT = {"--database", "--keys", "--label-column", "--no-labels", "--split"}
 
@@ -218,13 +223,36 @@ def container_of(source: Source) -> str:
 
 
 def main() -> None:
-    """Index as `fastdata.staging.first_use` asks.
+    """Index as `fastdata.staging.first_use` asks; end when that process has ended.
 
     Pickled arguments come in; the number of samples left out, or an error, goes out.
     """
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     found: int | FastdataError
     try:
-        found = index(**pickle.load(sys.stdin.buffer), skip_bad=True).manifest.skipped
+        found = _index_good(pickle.load(sys.stdin.buffer))
     except FastdataError as error:
         found = error
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # that process may have ended just now
     sys.stdout.buffer.write(pickle.dumps(found))
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_TICK)
+    os._exit(1)
+
+
+def _index_good(given: Mapping[str, Any], skip_bad: bool = False, tries: int = _TRIES) -> int:
+    """Index without bad samples; return their number. Samples of one key are an error."""
+    try:
+        return index(**given, skip_bad=skip_bad).manifest.skipped
+    except BadSamplesError:
+        if skip_bad:
+            raise
+        return _index_good(given, True, tries)
+    except BusyError:  # of a process whose parent was killed
+        if not tries:
+            raise
+        time.sleep(_TICK)
+        return _index_good(given, skip_bad, tries - 1)

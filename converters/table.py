@@ -9,6 +9,7 @@ import codecs
 import csv
 import io
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,6 +49,8 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 _ROWS_PER_SHARD = 65_536
 #: Most folders of files that the output is compared with.
 _MOST_FOLDERS = 4096
+#: Cells of a row after a CSV's last.
+_END = "end"
 #: JSON lines that are held as Python's objects.
 _JSON_LINES = 16_384
 
@@ -463,18 +466,29 @@ def _decoded(shown: str, data: bytes) -> str:
 
 def _read_csv(text: str, delimiter: str | None, texts: Sequence[str]) -> pa.Table:
     """Return the table of CSV, whose cells may be separated by commas, semicolons or tabs."""
-    header = text.partition("\n")[0]
+    header = re.sub('"[^"]*"', "", text.lstrip("\r\n").partition("\n")[0])
     delimiter = delimiter or max(",;\t", key=header.count)
+    names = next(filter(None, _rows(text, delimiter)), [])
+    if not names:
+        raise ValueError("it is empty")
+    # A quote that is not closed takes the rest of the file, this row too, for its cell.
+    text += f"\n{delimiter.join([_END] * len(names))}\n"
     if f"{delimiter} " in header:  # a space may come before a quote, too
         written = io.StringIO(newline="")
         csv.writer(written, delimiter=delimiter).writerows(_rows(text, delimiter))
         text = written.getvalue()
-    names = next(_rows(text, delimiter), [])
+    data = text.encode()
     table = pa.csv.read_csv(
-        io.BytesIO(text.encode()),
+        io.BytesIO(data),
+        # A cell may not go beyond two blocks.
+        pa.csv.ReadOptions(block_size=min(len(data), 1 << 30), use_threads=False),
         parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
     )
+    last = table.column(0)[-1].as_py() if len(table) else "the header"
+    if last != _END:
+        raise ValueError(f"a quote is not closed, after {last[:40]!r}")
+    table = table.slice(0, len(table) - 1)
     columns = [
         column if name.strip() in {*texts, *_TEXTS} else _typed(column)
         for name, column in zip(table.column_names, table.columns, strict=True)
@@ -483,6 +497,7 @@ def _read_csv(text: str, delimiter: str | None, texts: Sequence[str]) -> pa.Tabl
 
 
 def _rows(text: str, delimiter: str) -> Iterator[list[str]]:
+    csv.field_size_limit(1 << 30)
     try:
         yield from csv.reader(
             io.StringIO(text, newline=""), "excel", delimiter=delimiter, skipinitialspace=True

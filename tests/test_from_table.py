@@ -165,20 +165,20 @@ def test_masks_follow_their_image(v2: Any) -> None:
 
 
 def test_missing_files_and_values_name_their_row(root: Path) -> None:
-    table = {"path": ["0.jpg", None, "none.jpg"], "label": [0, 1, 0]}
+    table = {"path": ["0.jpg", None, "none.jpg", "0.jpg\0"], "label": [0, 1, 0, 1]}
     dataset = ImageDataset.from_table(table, CROP, root=root)
-    assert dataset[1] == (None, 1)
+    assert dataset[1] == dataset[3] == (None, 1)
     where = rf"sample 2 \(none\.jpg\).*{root}/none\.jpg"
     with pytest.raises(DatasetError, match=where):
         dataset[2]
     loader = DataLoader(dataset, 1, sampler=[2], require_native=True)
     with pytest.raises(DatasetError, match=where):
         list(loader)
-    loader = DataLoader(dataset, 3, on_error="zero", require_native=True)
+    loader = DataLoader(dataset, 4, on_error="zero", require_native=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         (batch,) = loader
-    assert batch[-1].tolist() == [True, False, False]
+    assert batch[-1].tolist() == [True, False, False, False]
 
 
 BAD: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -199,6 +199,8 @@ BAD: dict[str, tuple[Any, dict[str, Any]]] = {
     "too few classes": ({"path": ["a"], "label": [1]}, {"classes": ["dog"]}),
     "no labels": ({"path": ["a"]}, {"classes": ["dog"]}),
     "a mask of numbers": ({"path": ["a"], "x": [1]}, {"formats": {"x": "mask"}}),
+    "labels that are images": ({"path": ["a"]}, {"label": "path"}),
+    "no rows": (np.array(3), {}),
     "an unknown mask": ({"path": ["a"]}, {"formats": {"x": "mask"}}),
 }
 

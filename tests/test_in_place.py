@@ -6,7 +6,10 @@ import io
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tarfile
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,7 @@ from fastdata.errors import (
     UsageError,
 )
 from fastdata.remote import RemoteOptions
+from fastdata.storage.manifest import WORK_NAME
 from fastdata.transforms import RandomResizedCrop
 
 SHARDS, EACH = 3, 20
@@ -142,6 +146,21 @@ def test_tars_are_indexed_on_first_use(
         ImageDataset(root / "part-0.tar")
 
 
+def test_the_first_use_after_one_that_was_killed(
+    tars: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, expected = tars
+    monkeypatch.setenv("FASTDATA_CACHE_DIR", str(tmp_path / "cache"))
+    program = f"import fastdata; fastdata.ImageDataset({str(root / PATTERN)!r})"
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL) as killed:
+        while killed.poll() is None and not [*tmp_path.glob(f"cache/indexed/*/{WORK_NAME}")]:
+            time.sleep(0.01)
+        killed.kill()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _assert_all_of(ImageDataset(root / PATTERN), expected)
+
+
 @pytest.mark.slow
 def test_globs_and_folders_are_indexed_on_first_use(
     tars: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hugging_face: Any
@@ -152,6 +171,7 @@ def test_globs_and_folders_are_indexed_on_first_use(
     images = [image for image, *_ in expected.values()]
     flat = make_tree(tmp_path / "flat", [f"{n}.jpg" for n in range(3)])
     (flat / "notes.txt").touch()
+    (flat / "lost.txt").symlink_to("nowhere")
     features = {"image": hugging_face.Image(), "label": hugging_face.ClassLabel(names=["a", "b"])}
     rows = {"image": [{"bytes": one, "path": None} for one in images[:4]], "label": [0, 1, 1, 0]}
     saved = hugging_face.Dataset.from_dict(rows, hugging_face.Features(features))
@@ -175,6 +195,7 @@ def test_globs_and_folders_are_indexed_on_first_use(
         tmp_path / "both": UsageError,
         f"{root}/*.zip": SourceError,
         f"{flat}/*.jpg": SourceError,
+        f"{tmp_path}/*": SourceError,
     }.items():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -268,6 +289,8 @@ def test_what_cannot_be_indexed(tars: Any, tmp_path: Path) -> None:
     shutil.copy(root / "part-0.tar", tmp_path / "gz" / "b.tar")
     twice = run("index", tmp_path / "gz", "--out", out)
     require_said(twice, 1, "two images have the key 00000", "webdataset --shard-keys")
+    with pytest.warns(UserWarning, match="now"), pytest.raises(SourceError, match="two images"):
+        ImageDataset(f"{tmp_path}/gz/*.tar")
     prefixed = ("--root", tmp_path / "gz", "--to", "archives", "--shard-keys", "--out", out)
     require_said(run("convert", "webdataset", *prefixed), 0)
     assert ImageDataset(out).row(EACH).key == "b/00000"

@@ -59,7 +59,7 @@ def written(root: Path, name: str, rows: list[dict[str, Any]]) -> Path:
 
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.JSONL", "t.ndjson", "t.parquet"])
 def test_formats(root: Path, name: str, tmp_path: Path) -> None:
-    captions = ['two\nlines, "quoted"', "NA", "漢字\té"]
+    captions = ['two\nlines, "quoted"', "NA" * (3 << 20), "漢字\té"]
     rows = [
         {"file_name": f"{key}.jpg", "txt": text, "n": number, "x": number / 4}
         for number, (key, text) in enumerate(zip("cab", captions, strict=True))
@@ -297,6 +297,9 @@ def test_csv_of_pandas(root: Path, sep: str, tmp_path: Path) -> None:
     assert [one[0] for one in others] == ["a, b"] * len(others)
     pd.DataFrame({"path": ["a.jpg", "b.jpg"]}, index=[5, 7]).to_parquet(root / "t.parquet")
     assert not TableImages(root / "t.parquet").fields
+    long = "x" * 200_000
+    (root / "t.csv").write_text(f'path{sep}"a, b; c; d"\na.jpg{sep}"{long}"\n')
+    assert next(TableImages(root / "t.csv").records()).fields == (long,)
 
 
 @pytest.mark.parametrize(
@@ -440,6 +443,9 @@ def test_names_of_fields(root: Path, container: str, tmp_path: Path) -> None:
     [
         ("t.csv", b""),
         ("t.csv", b"path,n\na.jpg,1\nb.jpg\n"),
+        ("t.csv", b'path,n\na.jpg,"1\nb.jpg,2\n'),
+        ("t.csv", b'path, n\na.jpg, "1\nb.jpg, 2\n'),
+        ("t.csv", b'"path,n\na.jpg,1\n'),
         ("t.tsv", b'path\tn\n"a.jpg\t1\n'),
         ("t.jsonl", b'{"path": "a.jpg"}\n{"path": '),
         ("t.jsonl", b'{"path": "a.jpg"}\n{"path": 1}\n'),

@@ -78,6 +78,8 @@ def rows_of(
     else:
         found[image], size = _raw(image, array)
     parts, names = [Part(IMAGE, (image,))], list[str]()
+    if label == image:
+        raise UsageError(f"label={label!r} is the column of images", has)
     wanted = label or (LABEL.name if LABEL.name in plain and image != LABEL.name else None)
     if wanted is None and classes is not None:
         raise UsageError("classes= without a column of labels", "Name it: label=.")
@@ -107,7 +109,8 @@ def rows_of(
 def _columns_of(data: Any) -> dict[str, Any]:
     """Return the columns of a table of any library, or of a list, by name."""
     pairs: list[tuple[Any, Any]]
-    if hasattr(data, "dtype") or isinstance(data, (pa.Array, pa.ChunkedArray)):
+    is_array = hasattr(data, "dtype") and np.shape(data) != ()
+    if is_array or isinstance(data, (pa.Array, pa.ChunkedArray)):
         return {IMAGE.name: data}  # an array or a Series
     if isinstance(data, Mapping):
         pairs = list(data.items())

@@ -212,6 +212,8 @@ def _matching(url: str, storage_options: Mapping[str, Any] | None) -> list[str]:
 
 def _file(name: str) -> Path:
     """Return the absolute path of a file; raise FileNotFoundError if there is none."""
+    if os.path.isdir(name):
+        raise OSError(errno.EISDIR, "a folder, but the pattern has to name files", name)
     if not os.path.isfile(name):
         raise FileNotFoundError(errno.ENOENT, "no such folder or file", name)
     return Path(os.path.abspath(name))

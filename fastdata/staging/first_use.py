@@ -79,10 +79,10 @@ def indexed(
                 files: Any = archive_files(place, "", storage_options)
             else:
                 files = _files_in(os.path.abspath(place))
+            found = [(file.location, file.size, file.mtime_ns) for file in files]
         except OSError as error:
             where = error.filename or shown
             raise SourceError(f"{where}: {error.strerror}", "Check the path.") from None
-        found = [(file.location, file.size, file.mtime_ns) for file in files]
         what = f"{human_count(len(found), 'file')} {'is' if len(found) == 1 else 'are'}"
     digest = hashlib.sha256(repr(found).encode()).hexdigest()
     folder = Path(os.path.realpath(cache_folder())) / "indexed"
@@ -124,8 +124,9 @@ def _files_in(folder: str) -> Iterator[LocalFile]:
     for where, folders, names in os.walk(folder, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
-            if not name.startswith("."):
-                yield LocalFile(Path(where, name))
+            path = Path(where, name)
+            if not name.startswith(".") and path.exists():  # a link may lead nowhere
+                yield LocalFile(path)
 
 
 def _index(place: str, out: Path, storage_options: Mapping[str, Any] | None, advance: Any) -> int:

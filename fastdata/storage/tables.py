@@ -265,7 +265,7 @@ class _Blobs:
             slots = np.flatnonzero(self._column.lengths(places) < 0)
             values = self._paths.values(places[slots]).to_pylist() if len(slots) else ()
             for slot, path in zip(slots.tolist(), values, strict=True):
-                if path:
+                if path and "\0" not in path:  # it would end the path
                     found[slot] = path if "://" in path else os.path.join(self._base, path)
         return found
 
