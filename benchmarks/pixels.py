@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import islice
@@ -108,8 +109,14 @@ class PillowCheck:
 
     def _of_tree(self, max_side: int | None, area: bool) -> Iterator[tuple[Image.Image, int]]:
         for path, label in image_folder(str(self._tree)):
-            with Image.open(path) as image:
-                yield reduced(image, max_side, area=area), label
+            try:
+                with Image.open(path) as image:
+                    found = reduced(image, max_side, area=area)
+            except OSError as error:
+                where = os.path.realpath(path)  # not the link to it
+                what = f"{where}: cannot be decoded: {error}; take it out of the folder"
+                raise ContenderError(what) from error
+            yield found, label
 
     def _of_dataset(self) -> Iterator[tuple[Image.Image, int]]:
         assert self._dataset is not None

@@ -172,7 +172,7 @@ class TableImages(Sharded):
             raise SourceError(
                 f"{name}: no column has a usual name of paths ({', '.join(_PATHS[:4])}, …); it "
                 f"has {', '.join(names)}",
-                "Name one with --path-column.",
+                "Name one with --path-column; the first line has to name the columns.",
             )
         label = label or ("label" if "label" in names else None)
         key = key or ("key" if "key" in names else None)
@@ -275,8 +275,8 @@ class TableImages(Sharded):
                 lists.append(column)
             columns[column] = found
         self._table = pa.table(columns)
-        self._grouped = f"; {rows:,} rows are {len(starts):,} images, with lists of " + (
-            ", ".join(lists) or "nothing: rows of an image are the same"
+        self._grouped = f"; {rows:,} rows are {len(starts):,} images" + (
+            f", with lists of {', '.join(lists)}" if lists else ": rows of an image are the same"
         )
 
     def _choose_fields(self, name: str, wanted: Sequence[str] | None) -> tuple[Field, ...]:
@@ -465,9 +465,9 @@ def _decoded(shown: str, data: bytes) -> str:
 
 
 def _read_csv(text: str, delimiter: str | None, texts: Sequence[str]) -> pa.Table:
-    """Return the table of CSV, whose cells may be separated by commas, semicolons or tabs."""
+    """Return the table of CSV, whose cells may be separated by commas, semicolons, tabs or |."""
     header = re.sub('"[^"]*"', "", text.lstrip("\r\n").partition("\n")[0])
-    delimiter = delimiter or max(",;\t", key=header.count)
+    delimiter = delimiter or max(",;\t|", key=header.count)
     names = next(filter(None, _rows(text, delimiter)), [])
     if not names:
         raise ValueError("it is empty")

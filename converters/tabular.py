@@ -628,7 +628,8 @@ def _image_column(path: RowsFile, file: OpenRows, names: dict[str, pa.DataType])
     what = f"several columns hold images, {', '.join(holding)}" if holding else (
         f"no column holds image files (columns of bytes: {', '.join(binary) or 'none'})"
     )  # fmt: skip
-    raise SourceError(f"{path}: {what}", "Name it with --image-column.")
+    hint = "" if holding else "; of paths to image files, fastdata convert table makes a dataset"
+    raise SourceError(f"{path}: {what}", f"Name it with --image-column{hint}.")
 
 
 def _holds_images(file: OpenRows, name: str) -> bool:

@@ -130,6 +130,13 @@ def test_refuses_and_says_why(tree: Path, tmp_path: Path, variant: str, reason: 
     assert shown(result)[-1][:2] == [variant, "failed"]
 
 
+def test_an_image_that_pillow_refuses_is_named(tree: Path, tmp_path: Path) -> None:
+    image = tree / "class0" / "0.jpg"
+    image.write_bytes(image.read_bytes()[:900])
+    (result,) = measure(tree, tmp_path, "good", rounds=1)["contenders"]
+    assert str(image) in result["error"]
+
+
 def test_pixels_are_bounded_for_each_image_and_on_average(tree: Path, tmp_path: Path) -> None:
     adapter = tmp_path / "adapter.py"
     adapter.write_text(_ADAPTER)

@@ -183,7 +183,8 @@ def test_damaged_images_are_counted_and_left_out(tmp_path: Path) -> None:
     folder_of(root, [("bad.jpg", b"no image"), ("cut.png", as_file(picture(9, 9), "PNG")[:60])])
     diagnosis = diagnose(root, seconds=0.2)
     assert (diagnosis.found.data.sampled, diagnosis.found.data.damaged) == (3, 2)
-    assert dict(report.fact_lines(diagnosis))["damaged"].startswith("2 images")
+    damaged = dict(report.fact_lines(diagnosis))["damaged"]
+    assert damaged == f"2 images: see fastdata convert imagefolder --root {tmp_path / 'tree'}"
     (root / "class" / "good.jpg").unlink()
     with pytest.raises(DataError, match="none of 2 samples"):
         diagnose(root, seconds=0.2)

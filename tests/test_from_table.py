@@ -193,6 +193,8 @@ BAD: dict[str, tuple[Any, dict[str, Any]]] = {
     "lengths": ({"path": ["a"], "label": [1, 2]}, {}),
     "types": ({"path": ["a", "b"], "x": [1, "b"]}, {}),
     "no column": ({"path": ["a"]}, {"label": "y"}),
+    "labels beside it": (["a"], {"label": [1]}),
+    "rows of three": ([("a", 1, "x")], {}),
     "parts of classes": ({"path": ["a"], "y": [0.5]}, {"label": "y"}),
     "no class": ({"path": ["a", "b"], "y": ["cat", None]}, {"label": "y"}),
     "another class": ({"path": ["a"], "label": ["cat"]}, {"classes": ["dog"]}),
@@ -211,6 +213,18 @@ def test_what_is_no_table_of_images(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         ImageDataset.from_table(table, CROP, **options)
     assert caught.value.hint
+
+
+def test_an_odd_transform_is_named_by_its_class() -> None:
+    with pytest.raises(UsageError, match="list") as caught:
+        ImageDataset.from_table(["a"] * 1000, [0] * 1000)  # labels where a transform goes
+    assert "column" in str(caught.value) and len(str(caught.value)) < 200
+
+
+def test_without_a_transform_the_advice_fits_images_of_one_size() -> None:
+    dataset = ImageDataset.from_table(np.zeros((2, 12, 8, 3), np.uint8))
+    with pytest.raises(UsageError, match=r"CenterCrop\(\(12, 8\)\)"):
+        next(iter(DataLoader(dataset, 2)))
 
 
 def test_empty_bytes_are_a_value() -> None:

@@ -274,9 +274,9 @@ def test_the_line_that_a_warning_shows_works(rows: Any, v2: Any) -> None:
     with pytest.warns(SlowPathWarning) as warned:
         DataLoader(rows.with_format("torch"), 4)
     words = str(warned[0].message)
-    assert "is of the format 'torch'" in words
+    assert "has the format 'torch'" in words
     line = words[words.index("fastdata.ImageDataset(") : words.index(", where transform")]
-    with pytest.warns(UserWarning, match="without a transform"):
+    with pytest.warns(UserWarning, match="has no transform"):
         DataLoader(rows, 4)
     import fastdata
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from torch.utils.data import Subset
 from torchvision_stub import import_torchvision
 
 from fastdata import Cache, DataLoader, ImageDataset
-from fastdata.errors import SampleError, SlowPathWarning, UsageError
+from fastdata.errors import DatasetError, SampleError, SlowPathWarning, UsageError
 from fastdata.transforms import Resize, Views
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -160,6 +161,26 @@ def test_batches_are_torchs(torchvision: Any, tv: Any, tree: Path, name: str, th
         assert_batches(list(loader), expected, slack)
         # Those are Pillow's that the core does not know.
         assert loader.stats().by_pillow == len(BY_PILLOW)
+
+
+def test_advice_can_be_pasted(torchvision: Any, tree: Path) -> None:
+    folder = torchvision.datasets.ImageFolder
+    with pytest.raises(DatasetError) as caught:
+        ImageDataset(tree)
+    (line,) = re.findall(r"ImageDataset\(.*?\)\)", caught.value.hint or "")
+    given = {"torchvision": torchvision, "ImageDataset": ImageDataset}
+    assert eval(line, given).classes == folder(tree).classes
+
+    class Numbered(folder):  # type: ignore[misc]
+        def __getitem__(self, index: int) -> Any:
+            return (*super().__getitem__(index), index)
+
+    transform = evaluation(torchvision.transforms)
+    with pytest.raises(UsageError) as refused:
+        DataLoader(Numbered(tree, transform), require_native=True)
+    (line,) = re.findall(r"fields=(\(.*?\))", refused.value.hint or "")
+    batch = next(iter(DataLoader(folder(tree, transform), 3, fields=eval(line))))
+    assert batch["index"].tolist() == [0, 1, 2]
 
 
 def test_image_folder_by_other_names(torchvision: Any, tree: Path) -> None:

@@ -180,7 +180,7 @@ def test_images_with_masks_are_told_of(name: str) -> None:
     assert '{"image": IMAGES, "mask": MASKS}' in words
 
 
-@pytest.mark.parametrize("kind", ["Given", "TensorDataset", "CIFAR10"])
+@pytest.mark.parametrize("kind", ["Given", "TensorDataset", "CIFAR10", "MNIST"])
 def test_the_line_for_tables_and_arrays_runs_natively(kind: str) -> None:
     import_torchvision()
     import torchvision
@@ -189,18 +189,23 @@ def test_the_line_for_tables_and_arrays_runs_natively(kind: str) -> None:
     dataset: Any = Given([])
     if kind == "TensorDataset":
         dataset = TensorDataset(torch.from_numpy(pixels))
-    elif kind == "CIFAR10":
-        dataset = object.__new__(torchvision.datasets.CIFAR10)
-        dataset.data, dataset.targets = pixels, [1] * 8
+    elif kind != "Given":
+        dataset = object.__new__(getattr(torchvision.datasets, kind))
+        dataset.data, dataset.targets, dataset.classes = pixels, [1] * 8, ["a", "b"]
+        dataset.transform = fastdata.transforms.RandomHorizontalFlip(0.0)
+        if kind == "MNIST":
+            dataset.data = torch.from_numpy(pixels[..., 0])
     with pytest.raises(UsageError) as caught:
         DataLoader(dataset, require_native=True)
     hint = caught.value.hint
     code = hint[hint.index("fastdata.ImageDataset.from_table(") :].replace("...", "Flip")
-    code = code[: code.index("Flip)") + 5]
+    code = code[: code.index("), wh") + 1]
     about = {"IMAGES": pixels, "LABELS": [1] * 8, "dataset": dataset, "fastdata": fastdata}
     found = eval(code, {**about, "Flip": fastdata.transforms.RandomHorizontalFlip(0.0)})
     (batch,) = DataLoader(found, 8, require_native=True)
-    assert np.array_equal(batch[0].permute(0, 2, 3, 1), pixels)
+    expected = pixels if kind != "MNIST" else pixels[..., :1].repeat(3, 3)
+    assert np.array_equal(batch[0].permute(0, 2, 3, 1), expected)
+    assert kind in ("Given", "TensorDataset") or found.classes == ["a", "b"]
 
 
 @pytest.mark.parametrize(

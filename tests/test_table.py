@@ -275,7 +275,7 @@ def pandas_csv(root: Path, **options: Any) -> Path:
     return root / "t.csv"
 
 
-@pytest.mark.parametrize("sep", [",", ";", "\t", ", "])
+@pytest.mark.parametrize("sep", [",", ";", "\t", "|", ", "])
 def test_csv_of_pandas(root: Path, sep: str, tmp_path: Path) -> None:
     """Its index is left out; text stays text; numbers keep all digits."""
     table = pandas_csv(root, sep=sep[0])

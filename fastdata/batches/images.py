@@ -173,6 +173,13 @@ class NotKnown(NamedTuple):
     avoidable: bool = True
 
 
+#: Advice for classes that add a sample's number or path.
+NUMBERED = (
+    "For samples' numbers and paths, give the loader "
+    'fields=("image", "label", "index", "key"), which makes dicts.'
+)
+
+
 def other_style(color: str) -> NotKnown:
     """Return why the native core does not make images of another colour."""
     why, hint = f"color={color!r} gives images that are not RGB", "Take color='rgb'"
@@ -185,4 +192,4 @@ def other_style(color: str) -> NotKnown:
 def overridden(reason: str) -> NotKnown:
     """Return that a dataset has a method of its own instead of a library's."""
     hint = "Move its code to transform= and target_transform=, and remove the method."
-    return NotKnown(reason, hint)
+    return NotKnown(reason, f"{hint} {NUMBERED}")

@@ -28,6 +28,7 @@ from fastdata.plan.schedule import Indices, occurrences_within
 from fastdata.storage.columns import values_of
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL, MASKS, Field, outlines_among
 from fastdata.storage.source import Source
+from fastdata.text import class_name
 from fastdata.transforms.checks import require_objects
 from fastdata.transforms.outcomes import Refusal, of_any_size
 from fastdata.transforms.schedule import Varying, of_size, present_size
@@ -56,7 +57,9 @@ def require_callable(transforms: Mapping[str, Any]) -> None:
     for name, one in transforms.items():
         if one is not None and not callable(one):
             hint = "Put several transforms into fastdata.transforms.Compose."
-            raise UsageError(f"{name}={one!r} cannot be called", hint)
+            if isinstance(one, Sequence) and not any(map(callable, one)):
+                hint = "Give labels in the table: a column, or (image, label) in each row."
+            raise UsageError(f"{name}= cannot be called: {class_name(one)}", hint)
         require_objects(f"{name}=", one)
 
 

@@ -37,7 +37,7 @@ def own_method(dataset: Any, base: type, *names: str) -> str:
 
 _HINT = (
     "Give a packed dataset's path or URL, a datasets.Dataset, or "
-    "torchvision.datasets.ImageFolder(root)."
+    "torchvision.datasets.ImageFolder(root). Arrays, lists and tables: ImageDataset.from_table."
 )
 #: Hints for datasets of the library ``datasets``, by the beginning of their classes' names.
 _HINTS = {

@@ -36,8 +36,9 @@ _HINTS = Hints(
     missing="Correct the path; root= of from_table names the folder of relative ones.",
 )
 _TAKEN = (
-    "Give a table of pandas, polars or pyarrow, a dict of columns, or a list of paths; each image "
-    "is a path, encoded bytes, or pixels of one uint8 array, N x H x W x 3."
+    "Give a table of pandas, polars or pyarrow, a dict of columns, or a list of images, of (image, "
+    "label) or of dicts; each image is a path, encoded bytes, or pixels of one uint8 array, "
+    "N x H x W x 3."
 )
 
 
@@ -64,6 +65,9 @@ def rows_of(
         **{f"formats= of {n}": n for n in kinds},
     }
     for argument, name in named.items():
+        if name is not None and not isinstance(name, str):
+            hint = 'Give columns as a dict: {"image": IMAGES, "label": LABELS}.'
+            raise UsageError(f"{argument} takes the name of a column, not {class_name(name)}", hint)
         if name is not None and name not in columns:
             raise UsageError(f"{argument} {name!r}: there is no such column", has)
     if len({*map(len, columns.values())}) > 1:
@@ -127,6 +131,8 @@ def _columns_of(data: Any) -> dict[str, Any]:
             pairs = [(name, [row.get(name) for row in rows]) for name in names]
         elif rows and all(isinstance(row, (tuple, list)) and len(row) == 2 for row in rows):
             pairs = list(zip((IMAGE.name, LABEL.name), zip(*rows, strict=True), strict=True))
+        elif rows and all(isinstance(row, (tuple, list)) for row in rows):
+            raise UsageError("from_table: a row is not (image, label)", _TAKEN)
         else:
             pairs = [(IMAGE.name, rows)]
     else:

@@ -117,7 +117,7 @@ def diagnose(
         raise DataError(
             f"{opened.data.location}: none of {human_count(first.samples, 'sample')} can be read "
             "and decoded",
-            "See what is damaged with fastdata verify.",
+            f"See what is damaged with {opened.data.checker}.",
         )
     again = loader(_endless(samples[: first.samples]), machine.threads)
     _run(again, seconds * 0.3, first.samples + batch_size)  # a tree's seek points are learnt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from shlex import quote
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,11 @@ class Data:
     rewritable_share: float = 0.0
     sampled: int = 0
     damaged: int = 0
+
+    @property
+    def checker(self) -> str:
+        """The command that names damaged images."""
+        return (self.container == "files" and self.convert) or f"fastdata verify {quote(self.path)}"
 
 
 @dataclass(frozen=True)

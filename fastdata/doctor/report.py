@@ -90,7 +90,7 @@ def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("transform", diagnosis.found.transform),
     ]
     if data.damaged:
-        lines.append(("damaged", f"{human_count(data.damaged, 'image')}: see fastdata verify"))
+        lines.append(("damaged", f"{human_count(data.damaged, 'image')}: see {data.checker}"))
     return lines
 
 

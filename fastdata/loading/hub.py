@@ -48,8 +48,8 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Images | NotKno
         hint = "Make one of them: dataset.cast_column(NAME, datasets.Image())."
         return NotKnown("the datasets.Dataset has no column of images", hint)
     if about["type"] != "custom":
-        what = f"of the format {about['type']!r}" if about["type"] else "without a transform"
-        return NotKnown(f"the datasets.Dataset is {what}", IN_PLACE)
+        what = f"has the format {about['type']!r}" if about["type"] else "has no transform"
+        return NotKnown(f"the datasets.Dataset {what}", IN_PLACE)
     function = about["format_kwargs"].get("transform")
     if sorted(about["columns"]) != sorted(dataset.column_names) or about["output_all_columns"]:
         return NotKnown("the transform of the datasets.Dataset takes some columns", IN_PLACE)

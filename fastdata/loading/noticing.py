@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from torch.utils.data import TensorDataset
 
+from fastdata.batches.images import NUMBERED
 from fastdata.remote.patterns import pattern_of
 from fastdata.text import class_name
 
@@ -25,8 +26,8 @@ _MOST_PARTS = 64
 _LEAST_SIDE = 8
 
 _FIELDS = (
-    "Captions, boxes, masks and other values of a sample become fields of the packed dataset. For "
-    "samples without an image keep this loader."
+    "Captions, boxes, masks and other values of a sample become fields. For samples without an "
+    "image keep this loader."
 )
 _FOLDER = "fastdata.ImageDataset(torchvision.datasets.ImageFolder({root}), transform=...)"
 _TABLE = (
@@ -41,11 +42,11 @@ _ANY = (
 )
 _ARRAYS = (
     'Write fastdata.ImageDataset.from_table({{"image": dataset.data, "label": dataset.targets}}, '
-    "transform=...), which reads the same pixels."
+    "transform=dataset.transform, classes=dataset.classes), which reads the same pixels."
 )
 _INSIDE = (
     "Pass the wrapped fastdata.ImageDataset or torchvision folder itself, and move the code of "
-    "the class to transform= and target_transform=."
+    f"the class to transform= and target_transform=. {NUMBERED}"
 )
 #: Advice for a dataset of the library ``datasets``.
 IN_PLACE = (
@@ -78,7 +79,8 @@ _REMEDIES = {
     "torchvision.datasets.coco.CocoCaptions": "Pack it, fastdata convert coco --root {root} "
     "--annotations FILE, and write fastdata.ImageDataset(PACKED, transform=..., fields=...).",
     "torchvision.datasets.cifar.": _ARRAYS,
-    "torchvision.datasets.mnist.": _ARRAYS,
+    "torchvision.datasets.mnist.": f"{_ARRAYS} For one channel, the transform's first step has to "
+    "be Grayscale().",
     "torch.utils.data.dataset.TensorDataset": f"Write {_TABLE}",
 }
 #: Where datasets keep the folder, or the files, of their images.

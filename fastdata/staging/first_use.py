@@ -101,7 +101,7 @@ def indexed(
         with file_lock(folder / f"{made.name}.lock") as advance:
             if not has_manifest(made):
                 warn(
-                    f"{shown}: {what} indexed now, which reads them once. The index is kept in "
+                    f"{shown}: {what} indexed now, each read once. The index is kept in "
                     f"{made}; fastdata index makes it beforehand"
                 )
                 skipped = _index(os.fspath(place), made, storage_options, advance)

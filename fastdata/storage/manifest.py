@@ -391,7 +391,9 @@ def _no_dataset(dataset: Path) -> DatasetError:
     found = look(dataset)
     hint = found.hint
     if found.source:
-        hint = f"Name a folder that fastdata convert has made, or convert this one. {hint}"
+        whole = f"ImageDataset(torchvision.datasets.ImageFolder({str(dataset)!r}))"
+        read = f"read this one as {whole}, " if found.source == "imagefolder" else ""
+        hint = f"Name a folder that fastdata convert has made, {read}or convert this one. {hint}"
     missing = "" if dataset.is_file() else f" here ({MANIFEST_NAME} is missing)"
     return DatasetError(f"{dataset}: no dataset{missing}, but {found.what}", hint)
 
