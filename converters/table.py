@@ -28,6 +28,7 @@ from fastdata.converters.records import MOST_CLASSES, Record, Sharded
 from fastdata.converters.tabular import describe_columns, is_unnamed, reading, require_columns
 from fastdata.converters.trees import RemoteTree, Tree, file_at, source_tree, storable
 
+from fastdata.decode.memory import PATHS
 from fastdata.errors import SourceError, UsageError
 from fastdata.remote.urls import is_url, join_url, name_of, redact
 from fastdata.storage.arrow import array, as_numpy, python_values, stored_type
@@ -39,8 +40,6 @@ from fastdata.storage.look import look
 from fastdata.storage.paths import is_inside
 from fastdata.storage.shapes import with_formats, with_masks
 
-#: Usual names of the column of paths, the likelier first.
-_PATHS = ("path", "file_name", "filename", "image_path", "filepath", "file", "image", "img")
 #: Usual names of columns of text that may look like numbers.
 _TEXTS = ("key", "caption", "captions", "text", "txt", "title", "prompt", "description")
 #: Suffixes of tables; another may be CSV, too.
@@ -167,10 +166,10 @@ class TableImages(Sharded):
         names = self._table.column_names
         if len(set(names)) < len(names):
             raise SourceError(f"{name}: two columns have the same name", "Rename or drop one.")
-        path = path or next((usual for usual in _PATHS if usual in names), None)
+        path = path or next((usual for usual in PATHS if usual in names), None)
         if path is None:
             raise SourceError(
-                f"{name}: no column has a usual name of paths ({', '.join(_PATHS[:4])}, …); it "
+                f"{name}: no column has a usual name of paths ({', '.join(PATHS[:4])}, …); it "
                 f"has {', '.join(names)}",
                 "Name one with --path-column; the first line has to name the columns.",
             )

@@ -237,7 +237,7 @@ def test_empty_bytes_are_a_value() -> None:
     assert batch["feature"] == values
 
 
-@pytest.mark.parametrize("label", [None, 1 << 40, 1e300])
+@pytest.mark.parametrize("label", [None, -1, 1 << 40, 1e300])
 def test_labels_that_are_no_classes_stay_fields(label: Any) -> None:
     table = {"image": FILES, "label": [label, *LABELS[1:]], "scores": [0.5] * ROWS}
     dataset = ImageDataset.from_table(table, fields=("image", "label", "scores"))

@@ -126,6 +126,9 @@ def test_labels(root: Path, labels: Any, classes: list[str], expected: list[int]
     source = opened(root, {"label": labels})
     assert source.classes == classes and source.fields == ()
     assert [record.label for record in source.records()] == expected
+    in_memory = {"path": ["a.jpg", "b.jpg", "c.jpg"], "label": labels}
+    dataset = ImageDataset.from_table(in_memory, root=root)
+    assert (dataset.classes, dataset.targets) == (classes, expected)
 
 
 @pytest.mark.parametrize(

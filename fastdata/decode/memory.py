@@ -25,8 +25,8 @@ from fastdata.storage.source import Hints
 from fastdata.storage.table_rows import Part, TableRows, child_of, nullable
 from fastdata.text import class_name
 
-#: Usual names of the column of images, the likelier first.
-_IMAGES = ("image", "img", "path", "file_name", "filename", "image_path", "filepath", "file")
+#: Usual names of a column of images' paths, the likelier first.
+PATHS = ("path", "file_name", "filename", "image_path", "filepath", "file", "image", "img")
 #: Column of samples' names.
 _KEYS = "\0key"
 #: Most classes whose names are their numbers.
@@ -223,7 +223,7 @@ def _image_column(columns: Iterable[str], plain: Mapping[str, pa.ChunkedArray], 
     """Return the column of images: one of a usual name, or the only one of bytes or pixels."""
     possible = [name for name in columns if name not in plain or _files(plain[name]) is not None]
     sure = [name for name in possible if name not in plain or not _is_text(plain[name].type)]
-    found = next((usual for usual in _IMAGES if usual in possible), None)
+    found = next((one for among in (sure, possible) for one in PATHS if one in among), None)
     if found is None and len(sure or possible) != 1:
         raise UsageError("no column has images and a usual name", f"Name it: image=. {has}")
     return found or (sure or possible)[0]
@@ -282,6 +282,8 @@ def _labels(
     """Return labels as whole numbers, and the classes' names; None: they are others, unasked."""
     values: list[Any] = [[]] if column is None else column.to_pylist()
     known = classes
+    if classes is None:
+        values = [str(value) if isinstance(value, bool) else value for value in values]
     if any(isinstance(value, str) for value in values):
         known = sorted({*values} - {None, ""}) if classes is None else classes
         ranks = {one: number for number, one in enumerate(known)}
@@ -301,8 +303,7 @@ def _labels(
     found = np.array(numbers, np.int64)
     if known is None:
         most = int(found.max(initial=-1)) + 1
-        few = most <= _MOST_CLASSES and found.min(initial=0) >= 0
-        known = list(map(str, range(most if few else 0)))
+        known = list(map(str, range(most if most <= _MOST_CLASSES else 0)))
     return pa.chunked_array([as_arrow(found)]), list(known)
 
 
@@ -310,9 +311,7 @@ def _whole(value: Any, limit: int | None) -> int | None:
     """Return a class's number, of 32 bits; None for a value that is none."""
     if not isinstance(value, (bool, int, float)) or value != value // 1:  # NaN differs
         return None
-    if not -(1 << 31) <= value < 1 << 31:
-        return None
-    return int(value) if limit is None or 0 <= value < limit else None
+    return int(value) if 0 <= value < (1 << 31 if limit is None else limit) else None
 
 
 def _digest(base: str, column: pa.ChunkedArray) -> str:
