@@ -189,6 +189,7 @@ BAD: dict[str, tuple[Any, dict[str, Any]]] = {
     "images of Pillow": ([Image.new("RGB", (2, 2))], {}),
     "channels first": (np.zeros((2, 3, 8, 9), np.uint8), {}),
     "floats": (np.zeros((2, 8, 9, 3)), {}),
+    "one image": (np.zeros((8, 9, 3), np.uint8), {}),
     "arrays that differ": ([np.zeros((2, 2, 3), np.uint8), np.zeros((3, 2, 3), np.uint8)], {}),
     "lengths": ({"path": ["a"], "label": [1, 2]}, {}),
     "types": ({"path": ["a", "b"], "x": [1, "b"]}, {}),

@@ -232,6 +232,9 @@ def _image_column(columns: Iterable[str], plain: Mapping[str, pa.ChunkedArray], 
 def _raw(name: str, array: npt.NDArray[Any]) -> tuple[pa.ChunkedArray, tuple[int, int]]:
     """Return images of pixels as files, without a copy of RGB; and their width and height."""
     channels = array.shape[3] if array.ndim == 4 else 1
+    if array.ndim == 3 and array.shape[2] in (3, 4):
+        what = f"the column {name!r} has the shape {array.shape}, as one image of colours has"
+        raise UsageError(what, "Give N x H x W x 3: of a single image, array[None].")
     if array.dtype != np.uint8 or array.ndim > 4 or channels not in (1, 3) or not all(array.shape):
         raise UsageError(
             f"the column {name!r} is {array.dtype} of the shape {array.shape}, which are no images",
