@@ -356,7 +356,7 @@ def compile_recipe(
     called with. ``sizes`` returns the sizes of some images, for advice.
     """
     if transform is None:
-        one = None if size is None else tuple(np.array([side], np.int32) for side in size)
+        one: Any = size and [np.array([side], np.int32) for side in size]
         differ, crops = _advised((), "", sizes if one is None else lambda: one)
         why = "" if one else f", and the images {differ} batch"
         return Refusal(f"There is no transform{why}: give {crops}.")
