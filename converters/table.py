@@ -111,7 +111,7 @@ class TableImages(Sharded):
         about: Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        name, beside = "the table", None
+        name, beside = "the table" if root is None else redact(os.fspath(root)), None
         self.inputs: list[Path | str] = []
         if not isinstance(table, pa.Table):
             place = os.fspath(table) if is_url(table) else str(Path(table).absolute())

@@ -93,9 +93,8 @@ class _Padding:
         if other is not None:
             raise UsageError(
                 f"collate_padded takes tensors, and got {words} of type {type(other).__name__}",
-                "End the transform with torchvision's ToImage or ToTensor; samples are (image, "
-                "target), so give the dataset transforms= rather than transform=. target_fill= is "
-                "for masks alone.",
+                "End the transform with ToImage or ToTensor, and give the dataset transforms=, not "
+                "transform=; target_fill= is for masks alone.",
             )
 
 
@@ -121,9 +120,8 @@ def collate_patches(
 
     It takes samples (image, target, …), or images alone; images are tensors, shape (C, H, W), whose
     sides are multiples of ``patch_size``, as `fastdata.transforms.ResizeToSequence` leaves them. It
-    returns (patches, target, …), or the patches alone. Dicts, as ``transforms=`` makes them, become
-    a tuple; other targets are collated as torch does it. The patches are a dict, by the names that
-    timm's NaFlex models take:
+    returns (patches, target, …), or the patches alone. Dicts make a tuple; torch collates the rest.
+    The patches are a dict, by the names that timm's NaFlex models take:
 
     - ``patches``: shape (N, L, P * P * C), of the images' dtype; the values of a pixel are
       neighbours. Zeros follow an image's patches.

@@ -226,7 +226,7 @@ class ImageDataset(NativeSamples):
             shown = ", ".join(name for name in located if name in self._fields)
             fits = self.manifest.source.get("exif_transpose", self.exif_transpose)
             if shown and fits != self.exif_transpose:
-                kind = "images as their EXIF orientation turns them" if fits else "stored images"
+                kind = "turned images" if fits else "stored images"
                 warn(f"{self.path}: its {shown} are for {kind}. Give exif_transpose={fits}.")
 
     @classmethod

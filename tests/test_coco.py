@@ -32,6 +32,7 @@ from tiers import first_of
 
 from fastdata import ImageDataset
 from fastdata.errors import BadSamplesError, SourceError
+from fastdata.transforms import CenterCrop
 
 IMAGES = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "b.jpg"}]
 SIZE = (36, 48)  # of the images, rows and columns
@@ -378,6 +379,8 @@ class TestSizes:
         for path in (out, tmp_path / "again"):
             with pytest.warns(UserWarning, match="boxes .*exif_transpose=True"):
                 ImageDataset(path, fields=("image", "boxes"))
+            with pytest.warns(UserWarning, match="masks .*exif_transpose=True"):
+                ImageDataset(path, transforms=CenterCrop(9), fields=("image", "masks"))
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 ImageDataset(path)
@@ -482,7 +485,9 @@ def test_layouts_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     given = ("--root", "coco/val2017", "--annotations", "coco/annotations/captions_val2017.json")
     require_said(convert("coco", *given, "--fields", "captions", "--out", "captions"), 0)
     assert [name for name, _ in packed_fields(tmp_path / "captions")] == ["image", "captions"]
-    require_said(convert("coco", *given, "--fields", "boxes"), 2, "no further column boxes")
+    require_said(
+        convert("coco", *given, "--fields", "boxes"), 2, "val2017: has no further column boxes"
+    )
     require_said(convert("coco", *given, "--split", "x"), 2, "--split x has no effect")
     exported = tmp_path / "exported/valid"
     write_images(exported, ["a.jpg", "b.jpg"])

@@ -164,7 +164,7 @@ def describe_turned(images: int, upright: bool | None) -> str:
     what = f"{human_count(images, 'image')} with an EXIF orientation other than upright"
     if upright is None:
         return f"{what}: stored unturned; ImageDataset(exif_transpose=True) turns them"
-    kind = "images as it turns them: load with exif_transpose=True" if upright else "stored images"
+    kind = "turned images: load with exif_transpose=True" if upright else "stored images"
     return f"{what}; annotations are for {kind}"
 
 

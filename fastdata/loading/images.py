@@ -194,9 +194,7 @@ def _join(parts: list[Images], dataset: Any, kind: str, names: Sequence[str]) ->
                 why = why.replace("have different ", f"make images of {sizes[0]} and ")
                 difference, hint = sizes[1], "End all transforms with a crop of one size."
             if difference == _FORMATS:
-                hint = (
-                    "Write one format into their files, and pack all with convert table --format."
-                )
+                hint = "Write all in one format, and pack them with convert table --format."
             return NotKnown(why + difference, hint)
         if part.options.source.blocks is not None:
             why = f"{name} of the {kind}, {part.options.path}, is decoded a row group at a time"

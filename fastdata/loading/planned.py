@@ -276,8 +276,8 @@ class TokenBudgetBatches(PlannedBatches):
                 raise UsageError(
                     f"sample {first + wrong[0]} has a length of {found[wrong[0]]}, which is not "
                     f"from 1 to the budget of {budget}",
-                    "Raise the budget, or cut longer samples; count empty ones as 1: "
-                    "length=lambda columns: […]; or leave them out by a Subset.",
+                    "Raise the budget, or leave it out by a Subset. Where lists are empty: "
+                    "length=lambda columns: [max(1, len(one)) for one in columns['boxes']].",
                 )
             lengths[first : first + len(found)] = found
         unit = length if isinstance(length, str) else "length"

@@ -105,8 +105,7 @@ class SanitizeBoundingBoxes(_OfBoxes):
         if getter is not None and joint is not None:
             names = joint.chosen(by_heuristic if isinstance(getter, str) else getter)
         if isinstance(names, str):
-            why = f"its labels_getter: {names}"
-            return Declined(why, "give labels_getter=None for boxes alone")
+            return Declined(f"labels_getter: {names}", "give labels_getter=None for boxes alone")
         # Its function has done its part: programs with the same draws are equal.
         reason = reading.add_step(replace(self, labels_getter=None))
         if reason is None and joint is not None:

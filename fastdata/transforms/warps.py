@@ -63,10 +63,7 @@ class RandomRotation(Filling):
 
     def unfit(self, reading: Reading) -> Declined | None:
         if self.expand and reading.has_masks:
-            return Declined(
-                "torchvision expands masks to other sizes than PIL images",
-                "take expand=False, or leave masks out of fields=",
-            )
+            return Declined("torchvision expands masks unlike PIL images", "take expand=False")
         return super().unfit(reading)
 
     def emit(self, tree: Builder) -> None:
