@@ -46,7 +46,7 @@ def make_photograph(seed: int, split: int, class_index: int, number: int, classe
     steps = np.array((3679390609, 3152041523, 2700274806, 2313257605))
     at_sampling, at_size, at_quality, at_detail = (starts + steps * ordinal) % (1 << 32) / (1 << 32)
     kind = _ODDITIES.get(ordinal % 500, "usual")
-    # Pillow decodes CMYK, as warnings say: to train is native throughout.
+    # Pillow decodes CMYK, with a warning, so only the split for validation has it.
     own = {"cmyk": "cmyk" * split, "png": "png", "grey": "grey", "4:2:2": "4:2:2", "large": "4:2:0"}
     sampling = own.get(kind) or _pick(_SAMPLINGS, at_sampling)
     # ImageNet's 4:2:0 and 4:2:2 files are unchanged originals; the others were rescaled.
