@@ -121,8 +121,12 @@ def _files_in(folder: str) -> Iterator[LocalFile]:
         splits = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
         hint = f"Name the folder of one: {os.path.join(folder, (splits or [''])[0])}."
         raise UsageError(f"{folder}: has the splits {', '.join(splits)}", hint)
+    seen = set()  # a link may lead to a folder above it
     for where, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        about = os.stat(where)
+        again = (about.st_dev, about.st_ino) in seen
+        seen.add((about.st_dev, about.st_ino))
+        folders[:] = sorted(name for name in folders if not (again or name.startswith(".")))
         for name in sorted(names):
             path = Path(where, name)
             if not name.startswith(".") and path.exists():  # a link may lead nowhere
