@@ -160,7 +160,8 @@ def _further(job: Job, record: Record, read: Read, image: ImageInfo) -> Iterator
         try:
             data = _read_sound(value, read)
             # In place, this is how an index says that there is no blob.
-            if not data and (is_image or (job.root is not None and not value.offset)):
+            in_place = job.root is not None and value.column is None
+            if not data and (is_image or (in_place and not value.offset)):
                 raise SampleError("is empty")
             info = probe(data) if is_image else _NO_IMAGE
             shown = size, upright_size(*size, image.orientation)
@@ -280,7 +281,8 @@ def _row(job: Job, record: Record, blob: bytes, info: ImageInfo, table: bytes | 
     if job.root is not None:
         path, offset = record.path[len(job.root) :].lstrip("/"), record.offset
         if record.column is not None:
-            path, offset = named(path, record.column), address(offset)
+            # An offset of 0 would say that there is no blob. Of an empty one, no byte is read.
+            path, offset = named(path, record.column), address(offset) + (not blob)
     return Row(
         key=record.key,
         label=record.label,
