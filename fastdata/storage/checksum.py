@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from fastdata._native import crc32c, crc32c_combine
 from fastdata.storage.files import open_file
@@ -36,7 +35,7 @@ def crc32c_range(
 
 def crc32c_file(path: str | os.PathLike[str], threads: int = 1, *, block: int = _BLOCK) -> int:
     """Return the CRC-32C of a whole file, of which ``threads`` blocks are read at once."""
-    size = Path(path).stat().st_size
+    size = os.stat(path).st_size
     if threads <= 1 or size <= block:
         return crc32c_range(path, 0, size)
     blocks = [(start, min(block, size - start)) for start in range(0, size, block)]
