@@ -214,9 +214,11 @@ class TableImages(Sharded):
         if not is_url(place):
             above.add(f"{os.path.abspath(place).rstrip('/')}/")
 
+        prefixes = ("./", *sorted(above, key=len, reverse=True))
+
         def inner(path: str | None) -> str | None:
             path = os.path.normpath(os.path.join(start, path)) if start and path else path
-            for prefix in ("./", *sorted(above, key=len, reverse=True)):
+            for prefix in prefixes:
                 path = path and path.removeprefix(prefix)
             return path
 
