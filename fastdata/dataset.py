@@ -65,7 +65,7 @@ from fastdata.storage.shapes import with_formats
 from fastdata.storage.source import Blob, Source
 from fastdata.storage.table_rows import TableRows
 from fastdata.storage.tables import TableSource
-from fastdata.text import human_count
+from fastdata.text import class_name, human_count
 from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe, first_of_ours
 from fastdata.transforms.identity import pillow_changed
 from fastdata.transforms.outcomes import Refusal, of_any_size
@@ -268,6 +268,9 @@ class ImageDataset(NativeSamples):
         Raises:
             UsageError: The table has no images or no such column, or a row has no class.
         """
+        if isinstance(transform, Sequence) and not any(map(callable, transform)):
+            hint = "Give labels in the table: a column, or (image, label) in each row."
+            raise UsageError(f"transform= cannot be called: {class_name(transform)}", hint)
         formats, kinds = split_formats(formats)
         about: Any = {"image": image, "label": label, "key": key, "root": root, "classes": classes}
         rows: Any = rows_of(table, kinds=kinds, **about)

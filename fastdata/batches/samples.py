@@ -57,8 +57,6 @@ def require_callable(transforms: Mapping[str, Any]) -> None:
     for name, one in transforms.items():
         if one is not None and not callable(one):
             hint = "Put several transforms into fastdata.transforms.Compose."
-            if isinstance(one, Sequence) and not any(map(callable, one)):
-                hint = "Give labels in the table: a column, or (image, label) in each row."
             raise UsageError(f"{name}= cannot be called: {class_name(one)}", hint)
         require_objects(f"{name}=", one)
 
