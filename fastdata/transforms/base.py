@@ -35,7 +35,7 @@ from fastdata.transforms.reading import (
     is_ours,
     views_of,
 )
-from fastdata.transforms.tree import Builder, native_program
+from fastdata.transforms.tree import Builder, Values, native_program
 
 
 class Transform(Step):
@@ -84,7 +84,7 @@ class ByChance(Transform):
 
     def emit_always(self, tree: Builder) -> None:
         """Build the nodes for an image that is augmented."""
-        tree.call(self.operation)
+        tree.add(self.operation)
 
 
 _MASK_FILL = 'give fill={torchvision.tv_tensors.Mask: 0, "others": …}, or mask_fill='
@@ -133,6 +133,12 @@ class Sized(Transform):
     def target(self) -> tuple[int, int]:
         """(width, height)."""
         return self.size[1], self.size[0]
+
+    @property
+    def sides(self) -> dict[str, Values]:
+        """The size as parameters of a step."""
+        width, height = self.target
+        return {"width": width, "height": height}
 
     def size_after(self, size: Fixed) -> Fixed:
         return self.target

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from fastdata import _native
 from fastdata.errors import UsageError
 from fastdata.transforms.checks import Probability, Transforms, numbers
 from fastdata.transforms.forms import Form
@@ -46,21 +45,28 @@ class Random:
 
 @dataclass(frozen=True)
 class Operation(Step):
-    """One node of the tree: an operation of the core, or a kind of leaf, and its values."""
+    """One leaf of the tree, of ``_native.STEPS`` or ``_native.OPERATIONS``.
+
+    ``values`` are its parameters, (name, value); drawn ones draw in this order.
+    """
 
     name: str
-    values: tuple[float | Random, ...] = ()
+    values: tuple[tuple[str, float | Random], ...] = ()
 
     @property
     def words(self) -> str:
         return self.name.replace("_", " ")
 
     def emit(self, tree: Builder) -> None:
-        values = [one.number(tree) if isinstance(one, Random) else one for one in self.values]
-        if self.name in _native.OPERATIONS:
-            tree.call(self.name, *values)
-        else:
-            tree.leaf(self.name, *values)
+        drawn = {
+            name: one.number(tree) if isinstance(one, Random) else one for name, one in self.values
+        }
+        tree.add(self.name, **drawn)
+
+
+def operation(name: str, **values: float | Random) -> Operation:
+    """Return an operation with these parameters."""
+    return Operation(name, tuple(values.items()))
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,6 @@ class Apply(Holder):
     """Several steps, one after the other, or none of them; see `RandomApply`."""
 
     is_geometry = True
-    draws_geometry = True
 
     transforms: Transforms
     p: Probability = 0.5
@@ -129,7 +134,7 @@ class Choice(Holder):
 
     def emit(self, tree: Builder) -> None:
         sums = np.cumsum(self.p).tolist() if self.p is not None else ()
-        with tree.node("choice", *sums, draws=1):
+        with tree.node("choice", sums=sums):
             tree.apart(self.transforms)
 
 
@@ -144,7 +149,7 @@ class Order(Holder):
         return f"in random order {self.either(', ')}"
 
     def emit(self, tree: Builder) -> None:
-        with tree.node("order", draws=len(self.transforms)):
+        with tree.node("order", len(self.transforms)):
             tree.apart(self.transforms)
 
 
@@ -164,7 +169,7 @@ class Sample(Holder):
         return f"{self.count} of {self.either(' | ')}"
 
     def emit(self, tree: Builder) -> None:
-        with tree.node("sample", self.count, *self.weights, draws=self.count):
+        with tree.node("sample", self.count, count=self.count, weights=self.weights):
             for step in self.transforms:
                 step.emit(tree)
 
@@ -186,7 +191,7 @@ class Mixture(Holder):
         return f"a mixture of {self.either(' | ')}"
 
     def emit(self, tree: Builder) -> None:
-        with tree.node("mix", self.concentration, self.how, draws=1):
+        with tree.node("mix", concentration=self.concentration, mixing=self.how):
             tree.apart(self.transforms)
 
 

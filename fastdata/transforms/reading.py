@@ -41,9 +41,6 @@ from fastdata.transforms.tree import Builder, Bytes, tree_of
 #: (width, height) of all images; None: it depends on the image, or on draws.
 Fixed: TypeAlias = "tuple[int, int] | None"
 
-#: A step's name and values in ``native/geometry/geometry.h``.
-Cut: TypeAlias = tuple[str, Sequence[float]]
-
 #: What lies outside an image, R, G, B, 0 to 255; and outside a mask.
 Fills: TypeAlias = tuple[tuple[int, int, int], int]
 
@@ -177,10 +174,6 @@ class Step:
     def refusal(self) -> str:
         """The end of a message about an image that it cannot be done to: a clause on its size."""
         return f"which {self.title} cannot resize"
-
-    def geometry(self) -> Cut:
-        """Return its name and values for the core."""
-        raise TypeError(f"{self!r} is not geometry")
 
     def cut(self, reading: Reading) -> bool:
         """Add it to a reading's geometry, if it can stand there."""

@@ -230,7 +230,7 @@ class Job : public PendingWork {
       const py::object& out, const std::string& dtype, const Numbers& mean,
       const Numbers& deviation, const py::object& skip, int stride, bool check,
       const py::object& program, const py::list& views, int max_scans,
-      const std::optional<std::pair<py::object, uint64_t>>& drawn, const py::object& targets,
+      const std::optional<uint64_t>& key, const py::object& targets,
       const std::array<uint8_t, 3>& fill, const py::object& orientations)
       : Job(std::make_shared<DecodeTask>(), data) {
     const Output layout = add_out(out, parse_data_type(dtype));
@@ -242,16 +242,17 @@ class Job : public PendingWork {
       throw py::value_error("out is not for as many samples as there are");
     if (stride < 0) throw py::value_error("stride must not be below 0");
     if (!program.is_none()) {
-      if (cuts.is_none() && !drawn)
-        throw py::value_error("a program needs cuts, which have its keys");
       program_ = program;
-      task_->options.program = &py::cast<const PixelProgram&>(program);
-    } else if (layout.channels == 1) {
-      throw py::value_error("out of one channel needs a program that makes images grey");
+      task_->program = &py::cast<const StepProgram&>(program);
+      if (task_->program->changes_pixels()) task_->options.program = task_->program;
     }
+    if (task_->options.program && cuts.is_none() && !key)
+      throw py::value_error("a program needs cuts, which have its keys");
+    if (!task_->options.program && layout.channels == 1)
+      throw py::value_error("out of one channel needs a program that makes images grey");
     for (const py::handle view : views) {
       const std::shared_ptr<DecodeTask>& task = py::cast<Job&>(view).task_;
-      if (task->count() != count || !task->geometry == looking_up)
+      if (task->count() != count || !task->lookup == looking_up)
         throw py::value_error("views are not of the same samples");
       task_->views.push_back(task);
     }
@@ -268,15 +269,13 @@ class Job : public PendingWork {
     task_->check = check;
     task_->stride = stride;
     if (stride > 0) task_->built.resize(count);
-    if (drawn.has_value() != looking_up || (drawn && !cuts.is_none()))
-      throw py::value_error("rows, and rows alone, need drawn=, instead of cuts");
+    if (key.has_value() != looking_up || (key && (!cuts.is_none() || !task_->program)))
+      throw py::value_error("rows, and rows alone, need a key and a program, instead of cuts");
     if (looking_up) {
       const auto& rows = py::cast<const BoundRows&>(data);
       task_->lookup = rows.lookup;
       task_->extents = rows.lookup->extents;
-      geometry_ = drawn->first;
-      task_->geometry = &py::cast<const Geometry&>(geometry_);
-      task_->key = drawn->second;
+      task_->key = *key;
     } else if (reading) {
       task_->extents = py::cast<const BoundExtents*>(data);
     }
@@ -388,7 +387,7 @@ class Job : public PendingWork {
   std::vector<View> out_;
   std::vector<View> views_;
   std::unique_ptr<Normalisation> normalisation_;
-  py::object program_, geometry_, targets_;
+  py::object program_, targets_;
   py::list others_;  // jobs of further views
   std::shared_ptr<DecodeTask> task_;
 };
@@ -455,15 +454,14 @@ void bind_job(py::module_& m) {
   py::class_<Job, PendingWork>(m, "Job")
       .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
                     const std::string&, const Numbers&, const Numbers&, const py::object&, int,
-                    bool, const py::object&, const py::list&, int,
-                    const std::optional<std::pair<py::object, uint64_t>>&, const py::object&,
-                    const std::array<uint8_t, 3>&, const py::object&>(),
+                    bool, const py::object&, const py::list&, int, const std::optional<uint64_t>&,
+                    const py::object&, const std::array<uint8_t, 3>&, const py::object&>(),
            py::arg("data"), py::kw_only(), py::arg("seek_points") = py::none(),
            py::arg("cuts") = py::none(), py::arg("out"), py::arg("dtype"),
            py::arg("mean") = py::none(), py::arg("std") = py::none(), py::arg("skip") = py::none(),
            py::arg("stride") = 0, py::arg("check") = true, py::arg("program") = py::none(),
            py::arg("views") = py::list(), py::arg("max_scans") = SampleOptions{}.max_scans,
-           py::arg("drawn") = py::none(), py::arg("targets") = py::none(),
+           py::arg("key") = py::none(), py::arg("targets") = py::none(),
            py::arg("fill") = std::array<uint8_t, 3>{}, py::arg("orientations") = py::none())
       .def("cuts", &Job::cuts)
       .def("collect", &Job::collect, py::arg("timeout") = py::none());
