@@ -35,7 +35,7 @@ from fastdata.storage.source import Source
 from fastdata.text import human_count
 
 if TYPE_CHECKING:
-    from fastdata.batches.images import Images
+    from fastdata.batches.images import Readable
     from fastdata.loading.config import LoaderConfig
 
 
@@ -55,7 +55,7 @@ class NativeIterator(Iterator[Any]):
         key: int,
         source: Source,
         config: LoaderConfig,
-        images: Images,
+        images: Readable,
         counters: Counters,
         progress: Progress,
         length: int | None,

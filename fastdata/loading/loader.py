@@ -18,7 +18,7 @@ import torch.utils.data
 from torch import distributed as dist
 from torch.utils.data import Sampler, SequentialSampler
 
-from fastdata.batches.images import Images
+from fastdata.batches.images import Readable
 from fastdata.batches.stats import Stats
 from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import DeviceIterator, Tracker
@@ -369,7 +369,7 @@ class DataLoader(Resumable[T], Generic[T]):
         assert choice.recipe is not None
         return NativePath(choice.images, choice.recipe, self._config)
 
-    def _native_path(self, images: Images, recipe: Recipe, config: LoaderConfig) -> NativePath:
+    def _native_path(self, images: Readable, recipe: Recipe, config: LoaderConfig) -> NativePath:
         """Return the native path; a subclass may decode by other means."""
         return NativePath(images, recipe, config)
 
