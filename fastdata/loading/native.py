@@ -30,7 +30,7 @@ from fastdata.errors import warn
 from fastdata.loading.iterator import NativeIterator
 from fastdata.loading.progress import Progress
 from fastdata.plan.order import Order
-from fastdata.plan.schedule import Drawn, Numbering, Schedule
+from fastdata.plan.schedule import BatchSchedule, Drawn, Numbering
 from fastdata.storage.source import Source
 from fastdata.transforms.compile import Recipe
 from fastdata.transforms.outcomes import of_any_size
@@ -126,7 +126,9 @@ class NativePath:
         if remote is not None:
             batches = remote
         drops = config.on_error == "drop"
-        schedule = Schedule(batches, numbering, key, bad, sampler=sampler, among=among, drops=drops)
+        schedule = BatchSchedule(
+            batches, numbering, key, bad, sampler=sampler, among=among, drops=drops
+        )
         engine, pool = self._engine, self._pool
         if engine is None and config.num_workers:
             engine = Engine(config.num_workers)
