@@ -33,7 +33,7 @@ from fastdata.plan.order import Order
 from fastdata.plan.schedule import BatchSchedule, Drawn, Numbering
 from fastdata.storage.source import Source
 from fastdata.transforms.compile import Recipe
-from fastdata.transforms.outcomes import of_any_size
+from fastdata.transforms.outcomes import without_fixed_size
 
 if TYPE_CHECKING:
     from fastdata.batches.images import Images
@@ -186,7 +186,7 @@ class NativePath:
             if name not in self._images.further:
                 about = source, self._settings, pool.of(name)
                 return MaskPipeline(*about, helpers, counters, fetch)
-            recipe = of_any_size(self._images.further[name])
+            recipe = without_fixed_size(self._images.further[name])
             assert isinstance(recipe, Recipe)
             settings = replace(self._settings, recipe=recipe, reader=None)
             own = pool.of(name)
