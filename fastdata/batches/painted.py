@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.batches.helpers import await_done, result_of
 from fastdata.batches.outlines import HINT, Painting
 from fastdata.errors import FastdataError
+from fastdata.executors import await_done, result_of
 from fastdata.storage.arrow import as_arrow
 from fastdata.storage.fields import MASKS
 from fastdata.transforms.geometry import ANY_SIZE

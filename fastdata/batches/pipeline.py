@@ -20,7 +20,6 @@ from fastdata.batches.batch import (
     too_small,
 )
 from fastdata.batches.buffers import BatchMemory, BufferPool
-from fastdata.batches.helpers import await_done, raise_outage, result_of
 from fastdata.batches.painted import OutlinePipeline
 from fastdata.batches.stats import Counters
 from fastdata.decode.decoders import NATIVE, PILLOW
@@ -34,9 +33,10 @@ from fastdata.errors import (
     SampleError,
     warn,
 )
+from fastdata.executors import await_done, result_of
 from fastdata.plan.draws import child, sample_keys
 from fastdata.plan.schedule import Indices, Numbering, Planned
-from fastdata.remote.ranges import Fetches, attach_fetched
+from fastdata.remote.ranges import Fetches, attach_fetched, raise_outage
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.fields import IMAGE_AND_LABEL, MASKS
 from fastdata.storage.learnt import Stamped

@@ -15,13 +15,13 @@ from PIL import Image
 from fastdata.batches.batch import Batch, Settings
 from fastdata.batches.buffers import BufferPool
 from fastdata.batches.further import Pipelines, blobs_among, open_pipelines
-from fastdata.batches.helpers import InlineExecutor
 from fastdata.batches.images import Images, NotKnown
 from fastdata.batches.masks import MaskPipeline
 from fastdata.batches.pipeline import Pipeline
 from fastdata.batches.stats import Counters
 from fastdata.batches.targets import GEOMETRY, joint_of, reader_of
 from fastdata.errors import UsageError
+from fastdata.executors import InProcess
 from fastdata.plan.batches import SizedBatch
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, occurrences_within
@@ -234,7 +234,7 @@ class SampleDecoder:
             blobs = blobs_among(self._source, self._fields)
             remote = self._source.start_pass(iter(()), self._numbering, set(), fields=blobs)
             pool = BufferPool(1, False)
-            helpers, counters = InlineExecutor(), Counters(0)
+            helpers, counters = InProcess(), Counters(0)
 
             def decoder(
                 source: Any, name: str, fetch: FetchField | None

@@ -18,7 +18,6 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from fastdata.batches import helpers
 from fastdata.batches.batch import Batch
 from fastdata.batches.further import Pipelines
 from fastdata.batches.samples import SOURCE
@@ -26,6 +25,7 @@ from fastdata.batches.stats import Counters
 from fastdata.device.delivery import after_fork, cannot_pickle, transformed
 from fastdata.device.transfer import map_tensors
 from fastdata.errors import FastdataError, SampleError, called, warn
+from fastdata.executors import end_daemon_threads
 from fastdata.loading.delivered import delivered, delivered_masks, delivered_target
 from fastdata.loading.progress import Progress
 from fastdata.loading.seeding import seeded
@@ -473,7 +473,7 @@ def _close_all() -> None:
     _ender = threading.get_ident()
     for iterator in list(_LIVE):
         iterator.close()
-    helpers.end_all()
+    end_daemon_threads()
 
 
 #: Child of a batch's key, of its labels; `seeded` has the first ones, a `DeviceLoader` number 4.

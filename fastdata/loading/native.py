@@ -18,7 +18,6 @@ from fastdata.batches.further import (
     blobs_among,
     open_pipelines,
 )
-from fastdata.batches.helpers import helper_threads
 from fastdata.batches.masks import MaskPipeline
 from fastdata.batches.pipeline import Pipeline, plan_fetches
 from fastdata.batches.stats import Counters
@@ -27,6 +26,7 @@ from fastdata.decode.engine import Engine
 from fastdata.decode.rows import describe_kinds
 from fastdata.device.transfer import is_asynchronous
 from fastdata.errors import warn
+from fastdata.executors import helper_threads
 from fastdata.loading.iterator import NativeIterator
 from fastdata.loading.progress import Progress
 from fastdata.plan.order import Order
