@@ -36,7 +36,7 @@ from fastdata.text import human_count
 
 if TYPE_CHECKING:
     from fastdata.loading.config import LoaderConfig
-    from fastdata.loading.fields.images import Images
+    from fastdata.loading.fields.images import Readable
 
 
 class NativeIterator(Iterator[Any]):
@@ -55,7 +55,7 @@ class NativeIterator(Iterator[Any]):
         key: int,
         source: Source,
         config: LoaderConfig,
-        images: Images,
+        images: Readable,
         counters: Counters,
         progress: Progress,
         length: int | None,

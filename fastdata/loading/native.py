@@ -37,7 +37,7 @@ from fastdata.transforms.outcomes import of_any_size
 
 if TYPE_CHECKING:
     from fastdata.loading.config import LoaderConfig
-    from fastdata.loading.fields.images import Images
+    from fastdata.loading.fields.images import Readable
     from fastdata.remote.prefetch import FetchField, RemotePass
 
 
@@ -52,11 +52,10 @@ class NativePath:
     #: Whether the core decodes all JPEGs, so that no more of them is fetched than it needs.
     in_part = True
 
-    def __init__(self, images: Images, recipe: Recipe, config: LoaderConfig) -> None:
+    def __init__(self, images: Readable, recipe: Recipe, config: LoaderConfig) -> None:
         self._images = images
-        options = images.options
         part_of = images.part_of if recipe.parts else None
-        self._settings = Settings(recipe, options.limits, reader=reader_of(images), part_of=part_of)
+        self._settings = Settings(recipe, images.limits, reader=reader_of(images), part_of=part_of)
         self._config = config
         self._fields = config.fields or images.fields
         self._source: Source | None = None

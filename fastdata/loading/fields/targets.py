@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import torch
 
     from fastdata.decode.limits import Limits
-    from fastdata.loading.fields.images import Images
+    from fastdata.loading.fields.images import Readable
     from fastdata.storage.source import Source
     from fastdata.transforms.reading import Step
 
@@ -157,7 +157,7 @@ def warn_of_boxes(
     warn(f"{argument}= moves the image, and {' and '.join(alike)} as plain values stay.\n{hint}")
 
 
-def reader_of(images: Images) -> TargetReader | None:
+def reader_of(images: Readable) -> TargetReader | None:
     """Return the reader of targets that follow the image; None without a joint transform."""
     recipe = of_any_size(images.recipe)
     if isinstance(recipe, Refusal) or recipe.joint is None:
