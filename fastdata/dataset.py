@@ -68,7 +68,7 @@ from fastdata.storage.tables import TableSource
 from fastdata.text import class_name, human_count
 from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe, first_of_ours
 from fastdata.transforms.identity import pillow_changed
-from fastdata.transforms.outcomes import Refusal, of_any_size
+from fastdata.transforms.outcomes import Refusal, without_fixed_size
 
 Transform: TypeAlias = Callable[[Image.Image], Any]
 
@@ -459,7 +459,7 @@ class ImageDataset(NativeSamples):
         joint = joint_of(self._source.fields, self.fields)
         # The core alone does these: transforms of fastdata take images.
         if joint.names("geometry") or first_of_ours(self.transforms) is not None:
-            decoder, recipe = self.decoder, of_any_size(self._compiled())
+            decoder, recipe = self.decoder, without_fixed_size(self._compiled())
             if decoder is None:
                 reason = getattr(recipe, "reason", recipe)
                 raise UsageError(f"transforms= cannot be done: {reason}")

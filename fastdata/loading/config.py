@@ -24,7 +24,7 @@ from fastdata.text import human_count
 from fastdata.transforms import timm
 from fastdata.transforms.compile import NO_IMAGE, Recipe
 from fastdata.transforms.identity import changed
-from fastdata.transforms.outcomes import Refusal, Unknown, of_any_size
+from fastdata.transforms.outcomes import Refusal, Unknown, without_fixed_size
 
 #: Torch's arguments that are true or false, or None for false: it takes "no" for True.
 _SWITCHES = ("shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order")
@@ -257,7 +257,7 @@ class LoaderConfig:
             hint = "Leave the collate_fn out; batch_transform= takes whole batches."
             return _workers(images, recipe, why, hint)
         if own:  # it stacks images itself, or does not
-            recipe = of_any_size(recipe)
+            recipe = without_fixed_size(recipe)
         if isinstance(recipe, Refusal):
             if images.transform is None and self.batched and known and not fast:
                 raise UsageError(recipe.reason)
@@ -321,7 +321,7 @@ class LoaderConfig:
         ``stacked``: a batch has one tensor of all images of a field.
         """
         for name, found in further.items():
-            other = found if stacked else of_any_size(found)
+            other = found if stacked else without_fixed_size(found)
             why = f"the core does not do the transform of {name}"
             if isinstance(other, Refusal):
                 why, hint = f"{why}: {other.reason}", f"Give transform={{..., {name!r}: ...}}."
@@ -420,7 +420,7 @@ def _hints(unknown: Sequence[Unknown]) -> str:
 
 def _compiled(further: Mapping[str, Recipe | Refusal], own: bool) -> list[Recipe]:
     """Return the transforms of further images that are compiled."""
-    found = [of_any_size(one) if own else one for one in further.values()]
+    found = [without_fixed_size(one) if own else one for one in further.values()]
     return [one for one in found if isinstance(one, Recipe)]
 
 

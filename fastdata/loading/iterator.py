@@ -30,7 +30,7 @@ from fastdata.loading.fields.stats import Counters
 from fastdata.loading.progress import Progress
 from fastdata.loading.seeding import seeded
 from fastdata.plan.draws import child
-from fastdata.plan.schedule import Schedule
+from fastdata.plan.schedule import BatchSchedule
 from fastdata.storage.source import Source
 from fastdata.text import human_count
 
@@ -51,7 +51,7 @@ class NativeIterator(Iterator[Any]):
     def __init__(
         self,
         pipeline: Pipelines,
-        schedule: Schedule,
+        schedule: BatchSchedule,
         key: int,
         source: Source,
         config: LoaderConfig,

@@ -40,9 +40,9 @@ from fastdata.loading.progress import Progress, ProgressTracker
 from fastdata.loading.resuming import Resumable
 from fastdata.loading.sampler import (
     LoadersOwn,
-    RandomOrder,
     SequentialOrder,
     ShardedSampler,
+    ShuffledRows,
     draws_once,
     own_ranks,
     own_sampler,
@@ -262,7 +262,7 @@ class DataLoader(Resumable[T], Generic[T]):
         elif self._own_order and not isinstance(dataset, torch.utils.data.IterableDataset):
             sampler = SequentialOrder(dataset)
             if shuffle:
-                sampler, shuffle = RandomOrder(dataset, generator=generator), None
+                sampler, shuffle = ShuffledRows(dataset, generator=generator), None
         torchs |= {"shuffle": shuffle, "sampler": sampler, "pin_memory": self._config.pin_memory}
         super().__init__(dataset, batch_size, **torchs, **unread)
         self._check_on_error()
@@ -399,7 +399,11 @@ class DataLoader(Resumable[T], Generic[T]):
 
     def _begin_iter(self, through: Callable[[Any], Any]) -> Any:
         plain = self._choice.path == "torch" and self.seed is None and self.device is None
-        if plain and not self._follows and isinstance(self.sampler, (RandomOrder, SequentialOrder)):
+        if (
+            plain
+            and not self._follows
+            and isinstance(self.sampler, (ShuffledRows, SequentialOrder))
+        ):
             # No epoch matters here, so the iterator is torch's own.
             start, progress, batches = self._open_pass()
             self._begin_pass(start, progress)

@@ -30,10 +30,10 @@ from fastdata.loading.fields.targets import reader_of
 from fastdata.loading.iterator import NativeIterator
 from fastdata.loading.progress import Progress
 from fastdata.plan.order import Order
-from fastdata.plan.schedule import Drawn, Numbering, Schedule
+from fastdata.plan.schedule import BatchSchedule, Drawn, Numbering
 from fastdata.storage.source import Source
 from fastdata.transforms.compile import Recipe
-from fastdata.transforms.outcomes import of_any_size
+from fastdata.transforms.outcomes import without_fixed_size
 
 if TYPE_CHECKING:
     from fastdata.loading.config import LoaderConfig
@@ -125,7 +125,9 @@ class NativePath:
         if remote is not None:
             batches = remote
         drops = config.on_error == "drop"
-        schedule = Schedule(batches, numbering, key, bad, sampler=sampler, among=among, drops=drops)
+        schedule = BatchSchedule(
+            batches, numbering, key, bad, sampler=sampler, among=among, drops=drops
+        )
         engine, pool = self._engine, self._pool
         if engine is None and config.num_workers:
             engine = Engine(config.num_workers)
@@ -183,7 +185,7 @@ class NativePath:
             if name not in self._images.further:
                 about = source, self._settings, pool.of(name)
                 return MaskPipeline(*about, helpers, counters, fetch)
-            recipe = of_any_size(self._images.further[name])
+            recipe = without_fixed_size(self._images.further[name])
             assert isinstance(recipe, Recipe)
             settings = replace(self._settings, recipe=recipe, reader=None)
             own = pool.of(name)

@@ -30,7 +30,7 @@ from fastdata.storage.fields import BLOBS, IMAGE, LABEL, MASKS, Field, outlines_
 from fastdata.storage.source import Source
 from fastdata.text import class_name
 from fastdata.transforms.checks import require_objects
-from fastdata.transforms.outcomes import Refusal, of_any_size
+from fastdata.transforms.outcomes import Refusal, without_fixed_size
 from fastdata.transforms.schedule import Varying, of_size, present_size
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _decoder_of(images: Readable | Unreadable) -> SampleDecoder | None:
         return None
     settings: dict[str, Settings] = {}
     for name, found in {"image": images.recipe, **images.further}.items():
-        recipe = of_any_size(found)
+        recipe = without_fixed_size(found)
         if isinstance(recipe, Refusal):
             return None
         settings[name] = Settings(recipe, images.limits)

@@ -33,7 +33,7 @@ from fastdata.storage.fields import (
 from fastdata.storage.shapes import looks_like
 from fastdata.transforms.forms import mapped
 from fastdata.transforms.joint import ABSENT, Joint, Moved, Target
-from fastdata.transforms.outcomes import Refusal, of_any_size
+from fastdata.transforms.outcomes import Refusal, without_fixed_size
 from fastdata.transforms.reading import tensor_image
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def warn_of_boxes(
 
 def reader_of(images: Readable) -> TargetReader | None:
     """Return the reader of targets that follow the image; None without a joint transform."""
-    recipe = of_any_size(images.recipe)
+    recipe = without_fixed_size(images.recipe)
     if isinstance(recipe, Refusal) or recipe.joint is None:
         return None
     if recipe.tail and recipe.joint.names("geometry"):
