@@ -64,6 +64,7 @@ from fastdata.transforms.outcomes import (
     Refusal,
     Translation,
     Unknown,
+    as_tuple,
     tensor_image,
 )
 from fastdata.transforms.output import Normalize
@@ -73,7 +74,6 @@ from fastdata.transforms.reading import (
     Reading,
     Several,
     Step,
-    as_tuple,
     flat,
     plain,
     title_of,
@@ -278,7 +278,9 @@ class _Libraries(Libraries):
         # That of v2 calls its function with each view by itself.
         if name_in(transform, "torchvision.transforms") == "Lambda" and offers(transform.lambd):
             found = (transform.lambd,)
-        return lightly.parts(transform) if found is None else found
+        if found is None:
+            found = lightly.parts(transform)
+        return super().parts(transform) if found is None else found
 
     def views(self, transform: Any) -> Several | None:
         return torchvision.views(transform) or lightly.views(transform)

@@ -80,12 +80,19 @@ class Conversion:
 Translation: TypeAlias = "Any"
 
 
+def as_tuple(translation: Translation) -> tuple[Any, ...]:
+    """Return the parts of a translation."""
+    return translation if isinstance(translation, tuple) else (translation,)
+
+
 class Libraries:
     """Transforms of other libraries; here there is none, as a single step needs no other."""
 
     def parts(self, transform: Any) -> Sequence[Any] | None:
         """Return the transforms that one calls one after the other; None: it is no such thing."""
-        return None
+        # A class of lists may have a __call__ of its own.
+        listed = isinstance(transform, (list, tuple)) and not callable(transform)
+        return transform if listed else None
 
     def views(self, transform: Any) -> Any:
         """Return the `Several` that does what a transform does; None: it makes one view."""

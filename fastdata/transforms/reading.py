@@ -26,8 +26,8 @@ from fastdata.transforms.outcomes import (
     Declined,
     Libraries,
     Output,
-    Translation,
     Values,
+    as_tuple,
     tensor_image,
 )
 from fastdata.transforms.tree import Builder, Bytes, tree_of
@@ -535,7 +535,7 @@ class Reading:
         if (instead := offered(part)) is not None:
             with reporting_loops(part):
                 return self._part(instead)
-        if (parts := _parts_of(part, self.libraries)) is not None:
+        if (parts := self.libraries.parts(part)) is not None:
             return self._resolved(Chain(tuple(parts)))
         if isinstance(part, Step):
             if self.has_tensor:
@@ -592,7 +592,7 @@ def flat(transform: Any, ours: bool, libraries: Libraries) -> Iterator[Item]:
         composed = isinstance(transform, Chain) and is_ours(transform)
         parts = transform.transforms if composed else None  # type: ignore[attr-defined]
     else:
-        composed, parts = False, _parts_of(transform, libraries)
+        composed, parts = False, libraries.parts(transform)
     if parts is None:
         yield transform, ours
         return
@@ -617,19 +617,6 @@ def calls_of(items: Sequence[Item]) -> tuple[Any, ...]:
     """Return the transforms to call where the core does none of the items."""
     calls = (one for one, _ in items if one is not RETURNED)
     return tuple(one.original if isinstance(one, Offered) else one for one in calls)
-
-
-def _parts_of(transform: Any, libraries: Libraries) -> Sequence[Any] | None:
-    """Return the transforms of a list, tuple, or another library's Compose; None for others."""
-    # A class of lists may have a __call__ of its own.
-    if isinstance(transform, (list, tuple)) and not callable(transform):
-        return transform
-    return libraries.parts(transform)
-
-
-def as_tuple(translation: Translation) -> tuple[Any, ...]:
-    """Return the parts of a translation."""
-    return translation if isinstance(translation, tuple) else (translation,)
 
 
 def views_of(transform: Any, libraries: Libraries) -> Several | None:
