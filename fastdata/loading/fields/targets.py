@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata import _native
-from fastdata.batches.outlines import HINT, Outlines
 from fastdata.decode.rows import open_row
 from fastdata.errors import UsageError, warn
+from fastdata.loading.fields.outlines import HINT, Outlines
 from fastdata.storage.arrow import list_lengths, list_offsets
 from fastdata.storage.columns import Column, as_column, is_ragged, values_of
 from fastdata.storage.field_source import FieldSource, MissingError
@@ -38,8 +38,8 @@ from fastdata.transforms.outcomes import Refusal, tensor_image, without_fixed_si
 if TYPE_CHECKING:
     import torch
 
-    from fastdata.batches.images import Images
     from fastdata.decode.limits import Limits
+    from fastdata.loading.fields.images import Readable
     from fastdata.storage.source import Source
     from fastdata.transforms.reading import Step
 
@@ -156,7 +156,7 @@ def warn_of_boxes(
     warn(f"{argument}= moves the image, and {' and '.join(alike)} as plain values stay.\n{hint}")
 
 
-def reader_of(images: Images) -> TargetReader | None:
+def reader_of(images: Readable) -> TargetReader | None:
     """Return the reader of targets that follow the image; None without a joint transform."""
     recipe = without_fixed_size(images.recipe)
     if isinstance(recipe, Refusal) or recipe.joint is None:
