@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,14 @@ import numpy as np
 from fastdata.errors import UsageError
 from fastdata.transforms.checks import Probability, Transforms, numbers
 from fastdata.transforms.forms import Form
+from fastdata.transforms.identity import is_ours
 from fastdata.transforms.outcomes import Declined
-from fastdata.transforms.reading import Chain, Fixed, Holder, Reading, Several, Step, is_ours
+from fastdata.transforms.reading import Chain, Fixed, Holder, Reading, Several, Step
 from fastdata.transforms.tree import Builder, Number
 
 
 @dataclass(frozen=True)
-class Random:
+class DrawnNumber:
     """A value of an `Operation` that is drawn: a `Number` without its draws.
 
     ``kind`` is ``constant``, ``uniform_double``, ``normal``, of a and b as struct Value has them;
@@ -51,20 +52,21 @@ class Operation(Step):
     """
 
     name: str
-    values: tuple[tuple[str, float | Random], ...] = ()
+    values: tuple[tuple[str, float | DrawnNumber], ...] = ()
 
     @property
     def words(self) -> str:
         return self.name.replace("_", " ")
 
     def emit(self, tree: Builder) -> None:
-        drawn = {
-            name: one.number(tree) if isinstance(one, Random) else one for name, one in self.values
+        values = {
+            name: one.number(tree) if isinstance(one, DrawnNumber) else one
+            for name, one in self.values
         }
-        tree.add(self.name, **drawn)
+        tree.add(self.name, **values)
 
 
-def operation(name: str, **values: float | Random) -> Operation:
+def operation(name: str, **values: float | DrawnNumber) -> Operation:
     """Return an operation with these parameters."""
     return Operation(name, tuple(values.items()))
 
@@ -93,10 +95,12 @@ class Apply(Holder):
     def words(self) -> str:
         return f"with p {self.p:g} {self.either(', ')}"
 
-    def cut(self, reading: Reading) -> bool:
+    def cut(self, reading: Reading) -> Reading | None:
         only: Any = self.transforms[0] if len(self.transforms) == 1 else None
-        step = only.by_chance(self.p) if is_ours(only) else None
-        return step is not None and step.unfit(reading) is None and step.cut(reading)
+        if not is_ours(only) or not only.needs_boxes or only.unfit(reading) is not None:
+            return None
+        step: Step = replace(only, p=only.p * self.p)
+        return step.cut(reading)
 
     def channels_after(self, channels: int) -> int | None:
         return channels if super().channels_after(channels) == channels else None
@@ -108,7 +112,7 @@ class Apply(Holder):
 
 
 @dataclass(frozen=True)
-class Choice(Holder):
+class ChosenStep(Holder):
     """One of several steps; see `RandomChoice`."""
 
     transforms: Transforms
@@ -139,7 +143,7 @@ class Choice(Holder):
 
 
 @dataclass(frozen=True)
-class Order(Holder):
+class ShuffledSteps(Holder):
     """Several steps in a random order; see `RandomOrder`."""
 
     transforms: Transforms
@@ -154,7 +158,7 @@ class Order(Holder):
 
 
 @dataclass(frozen=True)
-class Sample(Holder):
+class SampledSteps(Holder):
     """``count`` of several steps, none of them twice, one after the other; each is one node.
 
     At least ``count`` weights are above 0, none below.
@@ -175,7 +179,7 @@ class Sample(Holder):
 
 
 @dataclass(frozen=True)
-class Mixture(Holder):
+class MixedSteps(Holder):
     """The image mixed with the results of several steps, with random weights.
 
     No step changes the size. ``concentration`` of the weights' Dirichlet distributions is above 0,

@@ -17,8 +17,8 @@ from fastdata.transforms.checks import Fill, Warp, choice, number_from, optional
 from fastdata.transforms.checks import fill as check_fill
 from fastdata.transforms.outcomes import Declined
 from fastdata.transforms.reading import Reading
-from fastdata.transforms.warps import NO_CENTER, NO_MOVE, center_values
 from fastdata.transforms.tree import HEIGHT, SUM, TO_ZERO, WIDTH, Builder, Number
+from fastdata.transforms.warps import NO_CENTER, NO_MOVE, center_values
 
 POLICIES = ("imagenet", "cifar10", "svhn")
 _Bins: TypeAlias = Annotated[int, whole_from(2, 10_000)]

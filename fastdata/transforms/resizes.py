@@ -33,13 +33,11 @@ class _Resizing(Transform):
         several = self.interpolation
         return (several,) if isinstance(several, str) else several
 
-    def cut(self, reading: Reading) -> bool:
+    def cut(self, reading: Reading) -> Reading | None:
         if reading.filter is not None or reading.reveals:
-            return False
-        reading.fixed = self.size_after(reading.fixed)
-        reading.filter, reading.cropped = self.filters[0], False
-        reading.add_geometry(self)
-        return True
+            return None
+        size = self.size_after(reading.fixed)
+        return reading.resized(self, size, filter=self.filters[0], cropped=False)
 
     def works_on_floats(self, normalised: bool) -> bool:
         return True
@@ -138,9 +136,10 @@ class Resize(_Resizing, Sized):
         shorter: Any = self.size
         return size and _native.resized_shorter(*size, shorter, self.max_size or 0)
 
-    def cut(self, reading: Reading) -> bool:
+    def cut(self, reading: Reading) -> Reading | None:
         size = self.size_after(reading.fixed)
-        return (size is not None and size == reading.fixed) or super().cut(reading)
+        kept = size is not None and size == reading.fixed
+        return reading if kept else super().cut(reading)
 
     def emit(self, tree: Builder) -> None:
         which = tree.filter(self.filters)
@@ -187,7 +186,6 @@ class ResizeKeepRatio(_Resizing, Sized):
 
     def size_after(self, size: Fixed) -> Fixed:
         return None
-
 
     def emit(self, tree: Builder) -> None:
         low_scale, high_scale = self.random_scale_range
@@ -249,7 +247,6 @@ class ResizeToSequence(_Resizing):
 
     def size_after(self, size: Fixed) -> Fixed:
         return None
-
 
     def emit(self, tree: Builder) -> None:
         tree.add(
