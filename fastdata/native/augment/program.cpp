@@ -65,9 +65,18 @@ const std::vector<NamedKind>& step_kinds() {
 #define FASTDATA_PARAMETER_KIND(type, name) {#name, std::is_same_v<type, Entries>},
 #define FASTDATA_NAMED_STEP(name, Struct, draws, ...) {#name, draws, {__VA_ARGS__}},
   static const std::vector<NamedKind> kinds = {
-      FASTDATA_STEPS(FASTDATA_NAMED_STEP, FASTDATA_PARAMETER_KIND){"call", 1, {}}};
+      FASTDATA_STEPS(FASTDATA_NAMED_STEP, FASTDATA_PARAMETER_KIND)};
   return kinds;
 }
+
+namespace {
+
+const NamedKind& kind_of(const Node& node) {
+  if (node.kind == StepKind::call) return info_of(node.operation);
+  return step_kinds()[static_cast<size_t>(node.kind)];
+}
+
+}  // namespace
 
 StepProgram::StepProgram(std::vector<Node> nodes, std::vector<Value> values,
                          std::vector<double> tables, int leading)
@@ -82,7 +91,7 @@ StepProgram::StepProgram(std::vector<Node> nodes, std::vector<Value> values,
     if (!has_ranges(node.kind)) continue;
     double numbers[5];  // FASTDATA_RANGES are parameters in a row
     const std::vector<Parameter>& parameters =
-        step_kinds()[static_cast<size_t>(node.kind)].parameters;
+        kind_of(node).parameters;
     const auto first = std::find_if(parameters.begin(), parameters.end(), [](const Parameter& one) {
       return std::string_view(one.name) == "least_area";
     });
@@ -123,9 +132,7 @@ void StepProgram::check_node(int at, int end, int depth) const {
   if (depth > kMaxDepth) throw std::invalid_argument("the tree is too deep");
   if (node.end <= at || node.end > end)
     throw std::invalid_argument("a node's end is not within its parent");
-  const NamedKind& kind = node.kind == StepKind::call
-                              ? info_of(node.operation)
-                              : step_kinds()[static_cast<size_t>(node.kind)];
+  const NamedKind& kind = kind_of(node);
   if (node.kind == StepKind::call && !is_called(node.operation))
     throw std::invalid_argument(std::string("an operation that a step makes: ") + kind.name);
   const auto count = static_cast<int>(kind.parameters.size());
@@ -178,7 +185,7 @@ void StepProgram::check_leading(int leading) {
     if (const StepKind kind = nodes_[at].kind;
         kind == StepKind::mix || !(has_children(kind) || folds(kind)))
       throw std::invalid_argument(std::string("it cannot be folded: ") +
-                                  step_kinds()[static_cast<size_t>(kind)].name);
+                                  kind_of(nodes_[at]).name);
 }
 
 Cut StepProgram::cut(uint64_t key, int64_t width, int64_t height, Targets* targets) const {

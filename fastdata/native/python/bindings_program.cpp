@@ -143,7 +143,7 @@ void bind_program(py::module_& m) {
   m.attr("FILTERS") = py::make_tuple("nearest", "bilinear", "bicubic", "lanczos", "nearest_floor");
   m.attr("CUT") = py::dtype::of<Cut>();
   py::dict steps, operations;
-  for (const NamedKind& kind : step_kinds())
+  for (const NamedKind& kind : step_kinds())  // a call has the name of its operation
     steps[kind.name] = py::make_tuple(kind.draws, names_of(kind));
   for (const NamedKind& kind : operation_kinds()) operations[kind.name] = names_of(kind);
   m.attr("STEPS") = steps;
