@@ -13,22 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
-from fastdata.batches.images import Images, NotKnown, other_style, overridden
-from fastdata.batches.samples import (
-    NativeSamples,
-    chosen_fields,
-    require_callable,
-    row_number,
-    row_numbers,
-    value_of,
-)
-from fastdata.batches.targets import (
-    TargetReader,
-    joint_of,
-    require_still,
-    warn_of_boxes,
-    warn_of_targets,
-)
 from fastdata.decode.folders import (
     SAMPLE_METHODS,
     folder_class,
@@ -44,6 +28,22 @@ from fastdata.decode.memory import rows_of
 from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import common_size, decode_row, some_sizes
 from fastdata.errors import NoAttributeError, UsageError, warn
+from fastdata.loading.fields.images import Images, NotKnown, other_style, overridden
+from fastdata.loading.fields.samples import (
+    NativeSamples,
+    chosen_fields,
+    require_callable,
+    row_number,
+    row_numbers,
+    value_of,
+)
+from fastdata.loading.fields.targets import (
+    TargetReader,
+    joint_of,
+    require_still,
+    warn_of_boxes,
+    warn_of_targets,
+)
 from fastdata.once import once
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.patterns import is_pattern

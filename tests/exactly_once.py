@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fastdata.batches.batch import Batch
-from fastdata.batches.buffers import BatchMemory
-from fastdata.batches.stats import Counters
 from fastdata.errors import SampleError
 from fastdata.loading.config import LoaderConfig
+from fastdata.loading.fields.batch import Batch
+from fastdata.loading.fields.buffers import BatchMemory
+from fastdata.loading.fields.stats import Counters
 from fastdata.loading.iterator import NativeIterator
 from fastdata.loading.progress import Progress
 from fastdata.plan.batches import Plan, Rest

@@ -10,8 +10,8 @@ from mask_calls import KINDS, Oracle, as_png, mask_of, photograph
 
 from fastdata import _native
 from fastdata import transforms as t
-from fastdata.batches.masks import moved_mask
 from fastdata.decode.codecs import Encoded
+from fastdata.loading.fields.masks import moved_mask
 from fastdata.transforms.compile import Program, compile_recipe
 from fastdata.transforms.geometry import draw
 from fastdata.transforms.nodes import OnTensors

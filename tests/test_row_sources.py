@@ -24,10 +24,10 @@ from torchvision_stub import import_torchvision
 from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset, Ragged
-from fastdata.batches.batch import Settings
-from fastdata.batches.images import Images
-from fastdata.batches.samples import SampleDecoder
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError
+from fastdata.loading.fields.batch import Settings
+from fastdata.loading.fields.images import Images
+from fastdata.loading.fields.samples import SampleDecoder
 from fastdata.loading.images import recognise
 from fastdata.remote import RemoteOptions
 from fastdata.storage.arrow import as_arrow

@@ -11,8 +11,6 @@ from typing import Any, TypeVar, cast
 import torch
 
 from fastdata import _native
-from fastdata.batches.images import Images
-from fastdata.batches.pipeline import Pipeline
 from fastdata.dali.batches import DALIPipeline
 from fastdata.dali.decoders import BESIDES
 from fastdata.dali.decoders import decoder_options as known_options
@@ -24,6 +22,8 @@ from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, copy_stream, numbered, on_device, on_stream
 from fastdata.errors import UsageError
 from fastdata.loading.config import LoaderConfig
+from fastdata.loading.fields.images import Images
+from fastdata.loading.fields.pipeline import Pipeline
 from fastdata.loading.loader import DataLoader
 from fastdata.loading.native import NativePath
 from fastdata.storage.cache import Cache

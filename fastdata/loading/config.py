@@ -11,13 +11,13 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils import collate
 
-from fastdata.batches.images import Images, NotKnown
-from fastdata.batches.samples import BESIDES, SOURCE, require_names
-from fastdata.batches.targets import reader_of, require_still
 from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, is_asynchronous
 from fastdata.errors import UsageError
 from fastdata.loading.collate import fast_collate
+from fastdata.loading.fields.images import Images, NotKnown
+from fastdata.loading.fields.samples import BESIDES, SOURCE, require_names
+from fastdata.loading.fields.targets import reader_of, require_still
 from fastdata.loading.sampler import find_ranks, own_ranks
 from fastdata.plan.order import AUTO, OrderLike, as_order
 from fastdata.text import human_count

@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from fastdata.batches.images import Images, NotKnown, overridden
 from fastdata.decode.folders import own_method
 from fastdata.decode.hub import HUB_METHODS
 from fastdata.decode.rows import some_sizes
 from fastdata.errors import UsageError
+from fastdata.loading.fields.images import Images, NotKnown, overridden
 from fastdata.loading.noticing import IN_PLACE
 from fastdata.loading.seeding import seeded
 from fastdata.storage.fields import LABEL

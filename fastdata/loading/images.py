@@ -12,9 +12,6 @@ from typing import Any
 import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
-from fastdata.batches.images import Images, NotKnown, overridden
-from fastdata.batches.samples import BESIDES, SOURCE, NativeSamples
-from fastdata.batches.targets import reader_of
 from fastdata.dataset import ImageDataset
 from fastdata.decode.folders import (
     SAMPLE_METHODS,
@@ -24,6 +21,9 @@ from fastdata.decode.folders import (
     streaming_hint,
 )
 from fastdata.errors import UsageError
+from fastdata.loading.fields.images import Images, NotKnown, overridden
+from fastdata.loading.fields.samples import BESIDES, SOURCE, NativeSamples
+from fastdata.loading.fields.targets import reader_of
 from fastdata.loading.hub import recognise_hub
 from fastdata.loading.mixture import Mixture, leaves
 from fastdata.loading.noticing import remedy, unread

@@ -18,15 +18,15 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from fastdata.batches.batch import Batch
-from fastdata.batches.further import Pipelines
-from fastdata.batches.samples import SOURCE
-from fastdata.batches.stats import Counters
 from fastdata.device.delivery import after_fork, cannot_pickle, transformed
 from fastdata.device.transfer import map_tensors
 from fastdata.errors import FastdataError, SampleError, called, warn
 from fastdata.executors import end_daemon_threads
 from fastdata.loading.delivered import delivered, delivered_masks, delivered_target
+from fastdata.loading.fields.batch import Batch
+from fastdata.loading.fields.further import Pipelines
+from fastdata.loading.fields.samples import SOURCE
+from fastdata.loading.fields.stats import Counters
 from fastdata.loading.progress import Progress
 from fastdata.loading.seeding import seeded
 from fastdata.plan.draws import child
@@ -35,8 +35,8 @@ from fastdata.storage.source import Source
 from fastdata.text import human_count
 
 if TYPE_CHECKING:
-    from fastdata.batches.images import Images
     from fastdata.loading.config import LoaderConfig
+    from fastdata.loading.fields.images import Images
 
 
 class NativeIterator(Iterator[Any]):

@@ -18,12 +18,12 @@ import torch.utils.data
 from torch import distributed as dist
 from torch.utils.data import Sampler, SequentialSampler
 
-from fastdata.batches.images import Images
-from fastdata.batches.stats import Stats
 from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import DeviceIterator, Tracker
 from fastdata.errors import SlowPathWarning, UsageError, warn
 from fastdata.loading.config import Choice, LoaderConfig
+from fastdata.loading.fields.images import Images
+from fastdata.loading.fields.stats import Stats
 from fastdata.loading.images import PrefixDataset, reads_remotely
 from fastdata.loading.mixture import Mixture, group_of, leaves, mixtures_in, refuse_paths
 from fastdata.loading.native import NativePath

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fastdata.batches.batch import Settings
-from fastdata.batches.buffers import BufferPool
-from fastdata.batches.further import (
-    Pipelines,
-    SizedPipelines,
-    blobs_among,
-    open_pipelines,
-)
-from fastdata.batches.masks import MaskPipeline
-from fastdata.batches.pipeline import Pipeline, plan_fetches
-from fastdata.batches.stats import Counters
-from fastdata.batches.targets import reader_of
 from fastdata.decode.engine import Engine
 from fastdata.decode.rows import describe_kinds
 from fastdata.device.transfer import is_asynchronous
 from fastdata.errors import warn
 from fastdata.executors import helper_threads
+from fastdata.loading.fields.batch import Settings
+from fastdata.loading.fields.buffers import BufferPool
+from fastdata.loading.fields.further import (
+    Pipelines,
+    SizedPipelines,
+    blobs_among,
+    open_pipelines,
+)
+from fastdata.loading.fields.masks import MaskPipeline
+from fastdata.loading.fields.pipeline import Pipeline, plan_fetches
+from fastdata.loading.fields.stats import Counters
+from fastdata.loading.fields.targets import reader_of
 from fastdata.loading.iterator import NativeIterator
 from fastdata.loading.progress import Progress
 from fastdata.plan.order import Order
@@ -36,8 +36,8 @@ from fastdata.transforms.compile import Recipe
 from fastdata.transforms.outcomes import of_any_size
 
 if TYPE_CHECKING:
-    from fastdata.batches.images import Images
     from fastdata.loading.config import LoaderConfig
+    from fastdata.loading.fields.images import Images
     from fastdata.remote.prefetch import FetchField, RemotePass
 
 

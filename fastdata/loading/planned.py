@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Sampler
 
-from fastdata.batches.images import Images, NotKnown
 from fastdata.decode.rows import Sizes, sizes_of
 from fastdata.errors import UsageError
+from fastdata.loading.fields.images import Images, NotKnown
 from fastdata.loading.sampler import find_ranks
 from fastdata.loading.samplers import ResumableSampler
 from fastdata.plan.batches import Plan, SizedBatch

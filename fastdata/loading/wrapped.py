@@ -20,10 +20,10 @@ import pyarrow as pa
 import torch
 from PIL import Image
 
-from fastdata.batches.images import Images, NotKnown, Options, overridden
 from fastdata.decode.folders import SAMPLE_METHODS, own_method
 from fastdata.decode.rows import some_sizes
 from fastdata.errors import LEAVE_OUT, SampleError
+from fastdata.loading.fields.images import Images, NotKnown, Options, overridden
 from fastdata.loading.noticing import remedy
 from fastdata.storage.annotated import Annotated, AnnotatedSource
 from fastdata.storage.fields import MASKS, Field

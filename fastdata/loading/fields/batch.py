@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.batches.buffers import BatchMemory, BufferPool
 from fastdata.decode.codecs import Encoded
 from fastdata.decode.engine import PendingBatch
 from fastdata.decode.fallback import Alone, Outcome, Verdict
@@ -21,12 +20,13 @@ from fastdata.decode.limits import Limits
 from fastdata.decode.rows import open_row
 from fastdata.errors import LEAVE_OUT, FastdataError, SampleError, UsageError
 from fastdata.executors import result_of
+from fastdata.loading.fields.buffers import BatchMemory, BufferPool
 from fastdata.plan.draws import sample_keys
 from fastdata.storage.source import BlobColumn, Source
 from fastdata.transforms.geometry import SMALL_HINT, Cuts
 
 if TYPE_CHECKING:
-    from fastdata.batches.targets import TargetReader
+    from fastdata.loading.fields.targets import TargetReader
     from fastdata.plan.schedule import Indices, Planned
     from fastdata.remote.prefetch import Fetch
     from fastdata.transforms.compile import Program, Recipe

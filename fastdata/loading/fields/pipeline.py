@@ -11,17 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.batches.batch import (
-    Batch,
-    OneOfBatch,
-    Settings,
-    View,
-    draw_joint,
-    too_small,
-)
-from fastdata.batches.buffers import BatchMemory, BufferPool
-from fastdata.batches.painted import OutlinePipeline
-from fastdata.batches.stats import Counters
 from fastdata.decode.decoders import NATIVE, PILLOW
 from fastdata.decode.engine import Engine, PendingBatch
 from fastdata.decode.fallback import Outcome, Step, Verdict, decode_alone
@@ -34,6 +23,17 @@ from fastdata.errors import (
     warn,
 )
 from fastdata.executors import await_done, result_of
+from fastdata.loading.fields.batch import (
+    Batch,
+    OneOfBatch,
+    Settings,
+    View,
+    draw_joint,
+    too_small,
+)
+from fastdata.loading.fields.buffers import BatchMemory, BufferPool
+from fastdata.loading.fields.painted import OutlinePipeline
+from fastdata.loading.fields.stats import Counters
 from fastdata.plan.draws import child, sample_keys
 from fastdata.plan.schedule import Indices, Numbering, Planned
 from fastdata.remote.ranges import Fetches, attach_fetched, raise_outage

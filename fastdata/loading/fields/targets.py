@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata import _native
-from fastdata.batches.outlines import HINT, Outlines
 from fastdata.decode.rows import open_row
 from fastdata.errors import UsageError, warn
+from fastdata.loading.fields.outlines import HINT, Outlines
 from fastdata.storage.arrow import list_lengths, list_offsets
 from fastdata.storage.columns import Column, as_column, is_ragged, values_of
 from fastdata.storage.field_source import FieldSource, MissingError
@@ -39,8 +39,8 @@ from fastdata.transforms.reading import tensor_image
 if TYPE_CHECKING:
     import torch
 
-    from fastdata.batches.images import Images
     from fastdata.decode.limits import Limits
+    from fastdata.loading.fields.images import Images
     from fastdata.storage.source import Source
     from fastdata.transforms.reading import Step
 

@@ -12,16 +12,16 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fastdata.batches.batch import Batch, Settings
-from fastdata.batches.buffers import BufferPool
-from fastdata.batches.further import Pipelines, blobs_among, open_pipelines
-from fastdata.batches.images import Images, NotKnown
-from fastdata.batches.masks import MaskPipeline
-from fastdata.batches.pipeline import Pipeline
-from fastdata.batches.stats import Counters
-from fastdata.batches.targets import GEOMETRY, joint_of, reader_of
 from fastdata.errors import UsageError
 from fastdata.executors import InProcess
+from fastdata.loading.fields.batch import Batch, Settings
+from fastdata.loading.fields.buffers import BufferPool
+from fastdata.loading.fields.further import Pipelines, blobs_among, open_pipelines
+from fastdata.loading.fields.images import Images, NotKnown
+from fastdata.loading.fields.masks import MaskPipeline
+from fastdata.loading.fields.pipeline import Pipeline
+from fastdata.loading.fields.stats import Counters
+from fastdata.loading.fields.targets import GEOMETRY, joint_of, reader_of
 from fastdata.plan.batches import SizedBatch
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, occurrences_within

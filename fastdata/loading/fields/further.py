@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from fastdata import _native
-from fastdata.batches.batch import Batch
-from fastdata.batches.masks import MaskPipeline
-from fastdata.batches.painted import OutlinePipeline
 from fastdata.errors import FastdataError, OutageError
 from fastdata.executors import InProcess, await_done, helper_threads, result_of
+from fastdata.loading.fields.batch import Batch
+from fastdata.loading.fields.masks import MaskPipeline
+from fastdata.loading.fields.painted import OutlinePipeline
 from fastdata.remote.ranges import attach_fetched, raise_outage
 from fastdata.storage.columns import Column, join_columns, values_of, with_gaps
 from fastdata.storage.field_source import FieldSource, MissingError
@@ -24,9 +24,9 @@ from fastdata.storage.fields import BLOBS, IMAGE_AND_LABEL, LABEL, MASKS
 from fastdata.storage.source import Rows, Source
 
 if TYPE_CHECKING:
-    from fastdata.batches.pipeline import Pipeline
-    from fastdata.batches.targets import TargetReader
     from fastdata.decode.engine import Engine
+    from fastdata.loading.fields.pipeline import Pipeline
+    from fastdata.loading.fields.targets import TargetReader
     from fastdata.plan.schedule import Planned
     from fastdata.remote.prefetch import Fetch, FetchField, RemotePass
     from fastdata.transforms.joint import Moved
