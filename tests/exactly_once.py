@@ -31,7 +31,7 @@ from fastdata.plan.mixture import MixedRows, MixturePlan
 from fastdata.plan.order import Order, OrderLike, QuasiRandom, make_order
 from fastdata.plan.packing import Packed
 from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
-from fastdata.plan.schedule import Numbering, Planned, Schedule, ordered
+from fastdata.plan.schedule import BatchSchedule, Numbering, Planned, ordered
 from fastdata.plan.sharding import PLANNED, Epoch, State
 
 
@@ -129,7 +129,7 @@ class Run:
         numbering = Numbering(self.n, self.subset)
         known = set(self.known) if self.on_error in ("skip", "drop") else set()
         how: Any = {"among": self.sampling, "drops": self.on_error == "drop"}
-        schedule = Schedule(batches, numbering, key, known, sampler=sampler, **how)
+        schedule = BatchSchedule(batches, numbering, key, known, sampler=sampler, **how)
         source: Any = SimpleNamespace(end_epoch=lambda: None)
         pipeline: Any = Pipeline(self.bad)
         about: Any = {"keys": (), "as_torch": False, "transforms_targets": False}

@@ -30,13 +30,13 @@ from fastdata.loading.fields.stats import Counters
 from fastdata.loading.progress import Progress
 from fastdata.loading.seeding import seeded
 from fastdata.plan.draws import child
-from fastdata.plan.schedule import Schedule
+from fastdata.plan.schedule import BatchSchedule
 from fastdata.storage.source import Source
 from fastdata.text import human_count
 
 if TYPE_CHECKING:
     from fastdata.loading.config import LoaderConfig
-    from fastdata.loading.fields.images import Images
+    from fastdata.loading.fields.images import Readable
 
 
 class NativeIterator(Iterator[Any]):
@@ -51,11 +51,11 @@ class NativeIterator(Iterator[Any]):
     def __init__(
         self,
         pipeline: Pipelines,
-        schedule: Schedule,
+        schedule: BatchSchedule,
         key: int,
         source: Source,
         config: LoaderConfig,
-        images: Images,
+        images: Readable,
         counters: Counters,
         progress: Progress,
         length: int | None,

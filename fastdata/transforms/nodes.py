@@ -18,7 +18,7 @@ from fastdata.transforms.tree import Builder, Number
 
 
 @dataclass(frozen=True)
-class Random:
+class DrawnNumber:
     """A value of an `Operation` that is drawn: a `Number` without its draws.
 
     ``kind`` is ``constant``, ``uniform_double``, ``normal``, of a and b as struct Value has them;
@@ -49,14 +49,14 @@ class Operation(Step):
     """One node of the tree: an operation of the core, or a kind of leaf, and its values."""
 
     name: str
-    values: tuple[float | Random, ...] = ()
+    values: tuple[float | DrawnNumber, ...] = ()
 
     @property
     def words(self) -> str:
         return self.name.replace("_", " ")
 
     def emit(self, tree: Builder) -> None:
-        values = [one.number(tree) if isinstance(one, Random) else one for one in self.values]
+        values = [one.number(tree) if isinstance(one, DrawnNumber) else one for one in self.values]
         if self.name in _native.OPERATIONS:
             tree.call(self.name, *values)
         else:
@@ -103,7 +103,7 @@ class Apply(Holder):
 
 
 @dataclass(frozen=True)
-class Choice(Holder):
+class ChosenStep(Holder):
     """One of several steps; see `RandomChoice`."""
 
     transforms: Transforms
@@ -134,7 +134,7 @@ class Choice(Holder):
 
 
 @dataclass(frozen=True)
-class Order(Holder):
+class ShuffledSteps(Holder):
     """Several steps in a random order; see `RandomOrder`."""
 
     transforms: Transforms
@@ -149,7 +149,7 @@ class Order(Holder):
 
 
 @dataclass(frozen=True)
-class Sample(Holder):
+class SampledSteps(Holder):
     """``count`` of several steps, none of them twice, one after the other; each is one node.
 
     At least ``count`` weights are above 0, none below.
@@ -170,7 +170,7 @@ class Sample(Holder):
 
 
 @dataclass(frozen=True)
-class Mixture(Holder):
+class MixedSteps(Holder):
     """The image mixed with the results of several steps, with random weights.
 
     No step changes the size. ``concentration`` of the weights' Dirichlet distributions is above 0,

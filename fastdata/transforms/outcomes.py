@@ -136,6 +136,6 @@ class Refusal(NamedTuple):
     unequal: Any = None
 
 
-def of_any_size(recipe: Any) -> Any:
+def without_fixed_size(recipe: Any) -> Any:
     """Return a recipe, or its refusal, where images of a batch may have different sizes."""
     return recipe.unequal or recipe if isinstance(recipe, Refusal) else recipe

@@ -25,7 +25,7 @@ from fastdata.transforms import colours, crops, output, policies, resizes, targe
 from fastdata.transforms.base import Filling
 from fastdata.transforms.crops import CenterCrop, FiveCrop, TenCrop
 from fastdata.transforms.identity import name_in
-from fastdata.transforms.nodes import Apply, Choice, OnTensors, Order
+from fastdata.transforms.nodes import Apply, ChosenStep, OnTensors, ShuffledSteps
 from fastdata.transforms.outcomes import (
     BEFORE_FLOATS,
     FLOATS,
@@ -74,7 +74,7 @@ _STEPS: dict[str, type[Step]] = {
     for module in (colours, crops, output, policies, resizes, targets, warps)
     for name, step in _steps_of(module).items()
     if not issubclass(step, Several) and step is not Delivery
-} | {"RandomApply": Apply, "RandomChoice": Choice, "RandomOrder": Order}
+} | {"RandomApply": Apply, "RandomChoice": ChosenStep, "RandomOrder": ShuffledSteps}
 
 _VERSIONS = {
     "torchvision.transforms": 1,

@@ -33,14 +33,14 @@ from fastdata.storage.fields import (
 from fastdata.storage.shapes import looks_like
 from fastdata.transforms.forms import mapped
 from fastdata.transforms.joint import ABSENT, Joint, Moved, Target
-from fastdata.transforms.outcomes import Refusal, of_any_size
+from fastdata.transforms.outcomes import Refusal, without_fixed_size
 from fastdata.transforms.reading import tensor_image
 
 if TYPE_CHECKING:
     import torch
 
     from fastdata.decode.limits import Limits
-    from fastdata.loading.fields.images import Images
+    from fastdata.loading.fields.images import Readable
     from fastdata.storage.source import Source
     from fastdata.transforms.reading import Step
 
@@ -157,9 +157,9 @@ def warn_of_boxes(
     warn(f"{argument}= moves the image, and {' and '.join(alike)} as plain values stay.\n{hint}")
 
 
-def reader_of(images: Images) -> TargetReader | None:
+def reader_of(images: Readable) -> TargetReader | None:
     """Return the reader of targets that follow the image; None without a joint transform."""
-    recipe = of_any_size(images.recipe)
+    recipe = without_fixed_size(images.recipe)
     if isinstance(recipe, Refusal) or recipe.joint is None:
         return None
     if recipe.tail and recipe.joint.names("geometry"):
