@@ -27,7 +27,7 @@ from fastdata.once import once
 from fastdata.remote.answers import ChangedError
 from fastdata.storage.arrow import stored_type
 from fastdata.storage.fields import Field
-from fastdata.storage.formats.parquet import PARQUET_ERRORS
+from fastdata.storage.formats.parquet_pages import PARQUET_ERRORS
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.shapes import with_formats, with_masks
 

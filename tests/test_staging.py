@@ -46,7 +46,7 @@ from fastdata.staging import stage as staging
 from fastdata.staging.stage import stage, unstage
 from fastdata.staging.staged import MARKER_NAME, find_staged, own_folder
 from fastdata.storage import files, room
-from fastdata.storage.checksum import crc32c_file
+from fastdata.storage.files import crc32c_file
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.records import INDEX_NAME, Row, rows_to_batch, write_index

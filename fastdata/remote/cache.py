@@ -27,19 +27,13 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from fastdata._native import crc32c
 from fastdata.errors import DatasetError, UsageError, is_no_space, warn
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.ranges import FileRef
+from fastdata.remote.ranges import FileRef, Piece
 from fastdata.remote.reader import RangeReader
-from fastdata.storage.checksum import crc32c
-from fastdata.storage.files import (
-    human_bytes,
-    read_exactly,
-    remedy,
-    sync,
-    wait_for_lock,
-)
-from fastdata.storage.room import room
+from fastdata.storage.cache import room
+from fastdata.storage.files import human_bytes, read_exactly, remedy, sync, wait_for_lock
 from fastdata.storage.trust import is_own_file, make_cache_folder, open_own_file
 
 FOLDER = "fastdata-pieces"
@@ -62,8 +56,6 @@ _REPORT_EVERY = 10.0
 _FILLS = 3
 #: Seconds to wait for other processes' fills: finished pieces can be evicted.
 _ROOM_PATIENCE = 2.0
-
-Piece = tuple[FileRef, int]
 
 
 class PieceCache:

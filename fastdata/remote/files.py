@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from fastdata.errors import SourceError, UsageError
 from fastdata.remote.filesystem import file_info, list_entries, read_bytes
-from fastdata.remote.patterns import expand, is_pattern
+from fastdata.remote.patterns import absolute, expand, is_pattern
 from fastdata.remote.retries import Patience
-from fastdata.remote.urls import absolute, is_url, name_of, redact
+from fastdata.remote.urls import is_url, name_of, redact
 from fastdata.storage.local import LocalFile
 
 _MOST = 8 << 20  # bytes of a request

@@ -36,8 +36,7 @@ from fastdata.remote.urls import (
     redact,
     split_query,
 )
-from fastdata.storage.checksum import crc32c_file
-from fastdata.storage.files import free_space, human_bytes, whole_file
+from fastdata.storage.files import crc32c_file, free_space, human_bytes, whole_file
 
 if TYPE_CHECKING:
     import fsspec

@@ -10,6 +10,7 @@ from itertools import chain
 
 from fastdata.errors import SourceError, UsageError
 from fastdata.remote.urls import is_url, redact
+from fastdata.storage.paths import working_folder
 
 #: An innermost pair of braces that lists or counts.
 _BRACES = re.compile(r"\{([^{},]*(?:,[^{},]*)+|-?\d+\.\.-?\d+(?:\.\.-?\d+)?)\}")
@@ -21,6 +22,20 @@ def is_pattern(place: str | os.PathLike[str]) -> bool:
     """Return whether a path or URL names several files: by braces, by ``*``, or by ``::``."""
     text = os.fspath(place)
     return bool(_BRACES.search(text)) or "::" in text or _is_glob(text)
+
+
+def absolute(place: str | os.PathLike[str]) -> str:
+    """Return a path, or a URL of this machine, that is the same after ``os.chdir``.
+
+    Other URLs stay as they are. Links are not resolved, nor ``..`` behind them.
+    """
+    text = os.fspath(place)
+    if not is_url(text):
+        return os.path.join(working_folder(), text)
+    scheme, separator, path = text.partition("://")
+    if scheme.lower() not in ("file", "local"):
+        return text
+    return scheme + separator + os.path.join(working_folder(), path)
 
 
 def _is_glob(text: str) -> bool:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from fastdata import _native
+from fastdata._native import crc32c
 from fastdata.errors import FastdataError, OutageError
-from fastdata.storage.checksum import crc32c
-
-if TYPE_CHECKING:
-    from fastdata import _native
-    from fastdata.storage.source import Source
+from fastdata.storage.source import Source
 
 #: Most bytes between merged neighbours, as a part of the bytes needed.
 _WASTE = 1 / 32
@@ -21,7 +19,7 @@ Fetches: TypeAlias = Mapping[int, Sequence[int]]
 WRONG_BYTES = "its bytes have changed since it was packed, and fetching again did not help"
 
 
-class Parts(NamedTuple):
+class JpegParts(NamedTuple):
     """Bytes of a JPEG that its crop needs, for `_native.Extents.attach_rows`.
 
     ``header`` are its first bytes, ``rows`` those of some rows of MCUs, which begin ``at`` an
@@ -39,6 +37,10 @@ class FileRef(NamedTuple):
     url: str
     size: int
     tag: str
+
+
+#: A piece of a file in a cache folder, or a row group of a table, by its number.
+Piece: TypeAlias = tuple[FileRef, int]
 
 
 class Wanted:
@@ -74,7 +76,7 @@ class Wanted:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class RangeRequest:
     """Byte range to request, which holds one or more neighbours: `Wanted`."""
 
     file: FileRef
@@ -90,13 +92,13 @@ class Request:
 
 def merge(
     wanted: Iterable[Any], merge_gap: int, max_request: int, waste: float = _WASTE
-) -> list[Request]:
+) -> list[RangeRequest]:
     """Return the requests for some samples; neighbours with small gaps share one.
 
     ``merge_gap`` limits the bytes between two neighbours; ``waste`` those of a request, as a part
     of the bytes needed.
     """
-    requests: list[Request] = []
+    requests: list[RangeRequest] = []
     needed = wasted = 0
     for one in sorted(wanted, key=lambda one: (one.file.url, one.start)):
         last = requests[-1] if requests else None
@@ -112,7 +114,7 @@ def merge(
                 needed += one.size
                 wasted += gap
                 continue
-        requests.append(Request(one.file, one.start, one.stop, [one]))
+        requests.append(RangeRequest(one.file, one.start, one.stop, [one]))
         needed, wasted = one.size, 0
     return requests
 
@@ -123,7 +125,7 @@ def plan(
     merge_gap: int,
     max_request: int,
     needed: Iterable[Any] = (),
-) -> list[Request]:
+) -> list[RangeRequest]:
     """Return the next requests, in the order in which batches need them.
 
     The requests cover the next quarter of ``reach``, with neighbours from all of it. ``coming`` is
@@ -155,22 +157,22 @@ def plan(
 def attach_fetched(
     fetched: Mapping[int, Any], extents: _native.Extents, source: Source, rows: Any
 ) -> dict[int, FastdataError]:
-    """Attach fetched bytes to their extents; return the errors of the others, by slot.
+    """Attach fetched bytes to their extents; return the errors of other samples, by slot.
 
     An outcome is bytes, parts, an error, or None for wrong bytes. ``rows`` are by slot, int64.
     """
     failed: dict[int, FastdataError] = {}
-    for slot, found in fetched.items():
+    for slot, outcome in fetched.items():
         row = int(rows[slot])
-        if isinstance(found, bytes):
-            extents.attach(slot, found)
-        elif isinstance(found, Parts):
-            extents.attach_rows(slot, *found)
-        elif found is None:
+        if isinstance(outcome, bytes):
+            extents.attach(slot, outcome)
+        elif isinstance(outcome, JpegParts):
+            extents.attach_rows(slot, *outcome)
+        elif outcome is None:
             failed[slot] = source.problem(row, WRONG_BYTES, "changed")
         else:
-            what = f"sample {row} ({source.key(row)}): {found.what}"
-            failed[slot] = type(found)(what, found.hint)
+            what = f"sample {row} ({source.key(row)}): {outcome.what}"
+            failed[slot] = type(outcome)(what, outcome.hint)
     return failed
 
 

@@ -1,25 +1,20 @@
-"""Reader of remote byte ranges: concurrent, checked and retried."""
+"""Reader of remote byte ranges: concurrent and retried."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastdata.errors import RemoteError
 from fastdata.executors import awaited
 from fastdata.remote.answers import SLOWEST, asking, require_length
 from fastdata.remote.drivers import open_filesystem
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.ranges import Request
-from fastdata.remote.retries import Patience, Retries, wait_before
+from fastdata.remote.retries import Patience, Retries
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.files import read_extent
-
-if TYPE_CHECKING:
-    from fastdata.remote.cache import PieceCache
-    from fastdata.remote.row_groups import RowGroups
 
 
 @dataclass
@@ -87,57 +82,6 @@ class RangeReader:
                 seconds = retries.wait_after(error)
             self.counts.retries += 1
             await asyncio.sleep(seconds)
-
-    async def read_checked(
-        self,
-        request: Request,
-        found: Callable[[Any, bytes], None],
-        cache: PieceCache | RowGroups | None = None,
-        present: bytes | None = None,
-    ) -> list[Any]:
-        """Read a request's samples; return those that were wrong at every try; runs on `loop`.
-
-        Wrong samples are evicted from the cache and fetched again, without the others. Calls
-        ``found`` with each right member and its bytes. ``present`` are the request's bytes, if the
-        cache folder had them.
-        """
-        tries = self.options.tries if cache is None or not cache.only else 1
-        for number in range(0 if cache is not None else 1, tries + 1):
-            file, start, stop = request.file, request.start, request.stop
-            if cache is not None and (number == 0 or cache.only):
-                data = memoryview(present or await cache.read(file, start, stop))
-            else:
-                data = memoryview(await self.read(file.url, start, stop))
-            wrong = []
-            for one in request.members:
-                # Copy, so that memory is freed sample by sample.
-                part = bytes(data[one.start - start : one.stop - start])
-                if one.is_right(part):
-                    found(one, part)
-                else:
-                    wrong.append(one)
-            if not wrong or number == tries:
-                break
-            self.counts.refetched += len(wrong)
-            start, stop = min(one.start for one in wrong), max(one.stop for one in wrong)
-            request = Request(file, start, stop, wrong)
-            if cache is not None and number == 0:
-                cache.drop(file, start, stop)
-            else:
-                await asyncio.sleep(wait_before(number))
-        return wrong
-
-    async def read_all(
-        self, requests: Sequence[Request], cache: PieceCache | RowGroups | None = None
-    ) -> dict[Any, bytes]:
-        """Read requests at once; return right members' bytes by key; runs on `loop`."""
-        got: dict[Any, bytes] = {}
-
-        def found(one: Any, data: bytes) -> None:
-            got[one.key] = data
-
-        await asyncio.gather(*(self.read_checked(one, found, cache) for one in requests))
-        return got
 
     def run(self, work: Any) -> Any:
         """Run a coroutine on `loop`, and return its result."""

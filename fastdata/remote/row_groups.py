@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,14 +23,14 @@ import pyarrow.parquet as pq
 from fastdata.errors import CorruptionError, DatasetError, FastdataError
 from fastdata.remote.answers import ChangedError
 from fastdata.remote.files import RemotePath, remote_path
-from fastdata.remote.ranges import FileRef
+from fastdata.remote.ranges import FileRef, Piece
 from fastdata.remote.reader import RangeReader
 from fastdata.remote.urls import is_url, redact
+from fastdata.storage.arrow import chunks_of, column_path
 from fastdata.storage.formats.arrow_ipc import MappedArrow
-from fastdata.storage.formats.parquet import PARQUET_ERRORS
+from fastdata.storage.formats.parquet_pages import PARQUET_ERRORS
 from fastdata.storage.local import LocalFile
 from fastdata.storage.row_groups import VALUE_BITS
-from fastdata.storage.table_rows import chunks_of, column_path
 
 #: Row groups that are decoded at once. pyarrow decompresses several times faster than cores decode.
 _DECODING = 2
@@ -39,10 +39,8 @@ _LEAST = 3
 #: Begins a Parquet file.
 _PARQUET = b"PAR1"
 
-Piece: TypeAlias = tuple[FileRef, int]
 
-
-class Table:
+class ColumnGroups:
     """Column of a file, by row group. Safe to use from several threads.
 
     ``column`` may have a struct's field after a dot. ``size`` are the bytes that the file must
@@ -119,7 +117,7 @@ class Table:
 
 
 @lru_cache(maxsize=32)  # metadata may have megabytes a file
-def _opened(table: Table) -> tuple[LocalFile | RemotePath, pq.FileMetaData | None]:
+def _opened(table: ColumnGroups) -> tuple[LocalFile | RemotePath, pq.FileMetaData | None]:
     """Return what a table opens, once for several row groups."""
     return table.open()
 
@@ -144,7 +142,7 @@ class RowGroups:
     #: Whether bytes cannot be read in another way.
     only = True
 
-    def __init__(self, tables: Mapping[str, Table], reader: RangeReader, limit: int) -> None:
+    def __init__(self, tables: Mapping[str, ColumnGroups], reader: RangeReader, limit: int) -> None:
         self.limit = limit
         self.used = self.peak = self._reads = self._decoded = 0
         self._tables, self._reader = tables, reader

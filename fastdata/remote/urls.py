@@ -30,22 +30,6 @@ def is_url(path: str | os.PathLike[str]) -> bool:
     return bool(_URL.match(os.fspath(path)))
 
 
-def absolute(place: str | os.PathLike[str]) -> str:
-    """Return a path, or a URL of this machine, that is the same after ``os.chdir``.
-
-    Other URLs stay as they are. Links are not resolved, nor ``..`` behind them.
-    """
-    from fastdata.storage.paths import working_folder  # all of remote imports this module
-
-    text = os.fspath(place)
-    if not is_url(text):
-        return os.path.join(working_folder(), text)
-    scheme, separator, path = text.partition("://")
-    if scheme.lower() not in ("file", "local"):
-        return text
-    return scheme + separator + os.path.join(working_folder(), path)
-
-
 def scheme_of(url: str) -> str:
     """Return the scheme of a URL in lower case: ``gs`` of ``gs://bucket/dataset``."""
     return url.partition(":")[0].lower()

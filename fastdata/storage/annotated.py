@@ -13,18 +13,18 @@ import pyarrow as pa
 from fastdata import _native
 from fastdata.errors import LEAVE_OUT, FastdataError, SampleError
 from fastdata.storage.arrow import as_arrow
-from fastdata.storage.columns import Column, as_objects
+from fastdata.storage.columns import as_objects
 from fastdata.storage.fields import BLOBS, IMAGE, Field
 from fastdata.storage.files import code_of
 from fastdata.storage.listed import FilesSource
-from fastdata.storage.source import Blob, BlobColumn, Gathered, Rows
+from fastdata.storage.source import Blob, BlobColumn, Column, Gathered, Rows
 
 _HINT = f"Correct them, or {LEAVE_OUT}"
 
 
 @dataclass(frozen=True)
 class Annotated:
-    """`Listing` of image files with annotations.
+    """List of image files with annotations.
 
     Attributes:
         samples: (path, -1) of each image.

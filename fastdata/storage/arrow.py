@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
@@ -327,3 +327,35 @@ def is_number(kind: pa.DataType) -> bool:
     """Return whether a type's values are integers, floats or booleans."""
     types = pa.types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def chunks_of(table: pa.Table, place: Sequence[str]) -> list[pa.Array]:
+    """Return the chunks of a column, or of a field of its structs; extensions as stored."""
+    first, *inner = place
+    column, chunks = table.column(first), []
+    for chunk in column.chunks or [pa.nulls(0, column.type)]:
+        for name in inner:
+            chunk = child_of(chunk, name)
+        while isinstance(chunk, pa.ExtensionArray):
+            chunk = chunk.storage
+        chunks.append(chunk)
+    return chunks
+
+
+def child_of(array: pa.StructArray, name: str) -> pa.Array:
+    """Return a field of structs, which is null where they are."""
+    number = array.type.get_field_index(name)
+    return array.flatten()[number] if array.null_count else array.field(number)
+
+
+def column_path(schema: pa.Schema, column: str) -> list[str]:
+    """Return the name of a column, which may have dots in it, and those of the fields inside."""
+    for name in sorted(schema.names, key=len, reverse=True):
+        if f"{column}.".startswith(f"{name}."):
+            return [name, *filter(None, column[len(name) + 1 :].split("."))]
+    return [column]
+
+
+def nullable(chunks: Iterable[pa.Array]) -> bool:
+    """Return whether a null is anywhere in some chunks."""
+    return any(map(has_nulls, chunks))

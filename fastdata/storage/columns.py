@@ -9,24 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from fastdata._native import crc32c
 from fastdata.errors import CorruptionError, UsageError
 from fastdata.storage.arrow import as_arrow, fixed_items, has_nulls, is_number, item_type
-from fastdata.storage.checksum import crc32c
 from fastdata.storage.fields import Field, StoredField
+from fastdata.storage.index import Index
 from fastdata.storage.records import NO_GENERATION, Row, write_extents
-
-if TYPE_CHECKING:
-    from fastdata.storage.index import Index
-
-#: Values of some rows: a NumPy array, shape (N,) or (N, K, …), where each row has one number or an
-#: array of one shape; else an Arrow array of N values.
-Column: TypeAlias = "npt.NDArray[Any] | pa.Array"
+from fastdata.storage.source import Column
 
 #: Bytes at which a piece ends, about; and most rows of one. A piece is what a lookup reads.
 _PIECE_BYTES, _PIECE_ROWS = 64 << 10, 4096

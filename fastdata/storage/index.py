@@ -37,6 +37,9 @@ from fastdata.storage.records import (
     unpack_batch,
     unpack_row,
 )
+from fastdata.storage.source import ExtentTable
+
+_MOST_CLASSES = 1 << 31  # labels have 32 bits
 
 
 class Index(Sequence[Row]):
@@ -242,7 +245,7 @@ class Index(Sequence[Row]):
         self,
         files: _native.Files,
         root: str | os.PathLike[str] | None,
-        classes: int = 1 << 31,
+        classes: int | None = None,
         *,
         upright: bool = False,
     ) -> ExtentTable:
@@ -251,46 +254,11 @@ class Index(Sequence[Row]):
         Args:
             files: The dataset's files, in the order that the index counts them.
             root: The folder of rows that have a path of their own; None if there is none.
-            classes: How many there are. A row of another label is not read.
+            classes: How many there are, None if rows have no labels. A row of another label is not
+                read.
             upright: Whether images are turned as their orientation says.
         """
-        about = self._rows, self._heap_size, files, root, classes, upright, self._seed
-        return ExtentTable(self, _native.RecordTable(self._file, RECORDS_AT, *about))
-
-
-class ExtentTable:
-    """Extents of an index's rows, gathered by the native core without Python for each row.
-
-    `Index.locate` makes it. Safe to use from several threads, and after a fork.
-    """
-
-    def __init__(self, index: Index, table: _native.RecordTable) -> None:
-        self._index, self._table = index, table
-
-    def learn(self, file: _native.Files) -> None:
-        """Take seek points of rows that have none from a file of `Learnt` from now on."""
-        self._table.learn(file)
-
-    def gather(self, indices: npt.NDArray[np.int64]) -> _native.Extents:
-        """Return the extents of some rows, int64, (N,); raise IndexError if there is no such row.
-
-        A row that is damaged, or whose values make no sense, is an error only when it is read: its
-        code is then ``corrupt_index``.
-        """
-        self._index.require_unchanged()
-        wanted = np.ascontiguousarray(indices, np.int64)
-        try:
-            return self._table.gather(wanted)
-        except (OSError, ValueError) as error:
-            raise self._index.unusable(error) from None
-
-    def rows(
-        self,
-        indices: npt.NDArray[np.int64],
-        numbers: npt.NDArray[np.int64],
-        occurrences: npt.NDArray[np.int64] | None,
-        max_pixels: int,
-    ) -> _native.Rows:
-        """Return some rows as `_native.Rows`, for decode threads to look up."""
-        self._index.require_unchanged()
-        return _native.Rows(self._table, indices, numbers, occurrences, max_pixels)
+        most = _MOST_CLASSES if classes is None else classes
+        layout = self._rows, self._heap_size, files, root, most, upright, self._seed
+        table = _native.RecordTable(self._file, RECORDS_AT, *layout)
+        return ExtentTable(table, self.require_unchanged, self.unusable, classes is not None)

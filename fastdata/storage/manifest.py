@@ -6,30 +6,38 @@ The normative layout is docs/formats/dataset.md.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from fastdata._native import crc32c
 from fastdata.errors import CorruptionError, DatasetError, VersionError
 from fastdata.storage.arrow import is_storable, stored_type
-from fastdata.storage.checksum import crc32c
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL, STORED_IMAGE_AND_LABEL, Field, StoredField
 from fastdata.storage.files import read_file, remedy
-from fastdata.storage.formats import CONTAINERS, ELSEWHERE, IN_PLACE
 from fastdata.storage.jsontext import parse_json
-from fastdata.storage.look import look
 from fastdata.storage.paths import is_inside
+from fastdata.storage.peek import peek
 from fastdata.storage.row_groups import require_groups
+from fastdata.text import human_count
 
+#: Containers without a writer whose manifests name files elsewhere: archives of any kind, and
+#: tables whose values a library decodes.
+ELSEWHERE = ("archives", "tables")
+#: Containers without a writer: an index of files that stay where they are.
+IN_PLACE = ("folder", *ELSEWHERE)
+#: The containers by name.
+CONTAINERS = ("lmdb", "parquet", "shards", *IN_PLACE)
 #: Readers of Parquet, Spark and Hadoop skip files whose names begin so.
 MANIFEST_NAME = "_dataset.json"
-#: Folder of a part, by its number.
-PART_NAME = "part-{:06d}"
+#: Folder of a part, by its number; and names of such folders.
+PART_NAME, PART = "part-{:06d}", re.compile(r"part-\d{6,}")
 #: Where packing lists the images that it left out.
 BAD_SAMPLES_NAME = "_bad-samples.jsonl"
 FORMAT_VERSION = 3
@@ -177,7 +185,7 @@ class Manifest:
             raise _no_dataset(Path(dataset)) from None
         except OSError as error:
             if error.errno == errno.EFBIG:
-                raise not_a_manifest(path, ValueError(error.strerror)) from None
+                raise _not_a_manifest(path, ValueError(error.strerror)) from None
             raise DatasetError(
                 f"{path}: cannot be read: {error.strerror}",
                 remedy(
@@ -208,7 +216,7 @@ class Manifest:
             if type(version) is not int or version < 1:
                 raise TypeError("format_version is not a number from 1")
         except (ValueError, TypeError, KeyError) as error:
-            raise not_a_manifest(path, error) from None
+            raise _not_a_manifest(path, error) from None
         if version != FORMAT_VERSION:
             raise VersionError(
                 f"{path}: format version {version}, written by fastdata {found.get('tool', '?')}; "
@@ -220,32 +228,169 @@ class Manifest:
         try:
             if "parts" in found:
                 _require_checksum(checksum, expected)
-                raise PartsError(path, found)
+                raise PartsError(path, PartsManifest.from_json(found))
             found["index"] = _file_entry(found["index"])
             if not isinstance(found["files"], list):
                 raise ValueError("files is not a list")
             elsewhere = found["container"] in ELSEWHERE
             found["files"] = [_file_entry(entry, elsewhere) for entry in found["files"]]
-            found["fields"] = stored_fields(found["fields"], found["files"])
-            manifest = cls(**known(cls, found))
-            check_types(manifest)
+            found["fields"] = _stored_fields(found["fields"], found["files"])
+            manifest = cls(**_known(cls, found))
+            _check_types(manifest)
             _check_files(manifest)
             _require_checksum(checksum, expected)
         except (TypeError, KeyError, ValueError) as error:
-            raise not_a_manifest(path, error) from None
+            raise _not_a_manifest(path, error) from None
         return manifest
 
 
-class PartsError(DatasetError):
-    """Error of a reader of one dataset that was given an index of many; ``found``: the manifest."""
+@dataclass(frozen=True)
+class PartEntry:
+    """One part of an index, a folder below it.
 
-    def __init__(self, path: Path | str, found: dict[str, Any]) -> None:
+    Counts are of its samples; ``files`` and ``file_bytes`` of its archives or tables.
+    """
+
+    name: str
+    samples: int
+    skipped: int
+    blob_bytes: int
+    files: int
+    file_bytes: int
+    generation: str
+
+    @classmethod
+    def of(cls, name: str, manifest: Manifest) -> PartEntry:
+        """Return the entry of a dataset that becomes a part."""
+        counts = manifest.samples, manifest.skipped, manifest.blob_bytes, manifest.blob_files
+        size = sum(entry.size for entry in manifest.files if not entry.crc32c)
+        return cls(name, *counts, size, manifest.generation)
+
+    @classmethod
+    def from_json(cls, entry: dict[str, Any]) -> PartEntry:
+        """Return the part of an entry; KeyError, TypeError, ValueError if it is not sound."""
+        part = cls(**_known(cls, entry))
+        if not isinstance(part.name, str) or not PART.fullmatch(part.name):
+            raise ValueError(f"a part's name is {part.name!r}")
+        for name in ("samples", "skipped", "blob_bytes", "files", "file_bytes"):
+            _require_count(f"{name} of {part.name}", getattr(part, name))
+        return part
+
+
+@dataclass(frozen=True)
+class PartsManifest(Manifest):
+    """Manifest of an index of parts; it has no files and no index of its own.
+
+    ``parts`` are in the order of their samples; ``remote``: their files lie behind URLs. The
+    normative layout is docs/formats/parts.md.
+    """
+
+    parts: tuple[PartEntry, ...] = ()
+    remote: bool = False
+
+    def _contents(self) -> dict[str, Any]:
+        contents = asdict(self)
+        kept_by_parts = "index", "files", "root", "order", "seed", "groups"
+        for name in (*kept_by_parts, *_TOTALS):
+            del contents[name]
+        return contents
+
+    @classmethod
+    def of(cls, parts: Sequence[PartEntry], like: Manifest) -> PartsManifest:
+        """Return the manifest of parts, whose fields, classes and container ``like`` has."""
+        names = ("container", "classes", "options", "source", "tool", "fields", "format_version")
+        shared: dict[str, Any] = {name: getattr(like, name) for name in names}
+        generations = "".join(part.generation for part in parts).encode()
+        shared["generation"] = hashlib.blake2b(generations, digest_size=8).hexdigest()
+        return cls(**shared, **_in_parts(parts), remote=getattr(like, "remote", False))
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> PartsManifest:
+        """Return the manifest of a file; KeyError, TypeError, ValueError if it is not sound."""
+        parts = tuple(map(PartEntry.from_json, found["parts"]))
+        if len({part.name for part in parts}) != len(parts) or not parts:
+            raise ValueError("it has no parts, or one twice")
+        if type(found["remote"]) is not bool:
+            raise ValueError(f"remote is {found['remote']!r}")
+        own = {"fields": _stored_fields(found["fields"], None), **_in_parts(parts)}
+        manifest = cls(**_known(cls, found | own))
+        _check_types(manifest)
+        return manifest
+
+    def problem_of(self, part: PartEntry, manifest: Manifest) -> str | None:
+        """Return how a part differs from its entry here; None if it does not."""
+        entry = PartEntry.of(part.name, manifest)
+        if entry.samples != part.samples:
+            return (
+                f"has {human_count(entry.samples, 'sample')}, "
+                f"the index of parts says {part.samples:,}"
+            )
+        if entry.generation != part.generation:
+            return "was indexed again since it became a part"
+        return self.difference(manifest)
+
+    def difference(self, other: Manifest) -> str | None:
+        """Return a difference between a dataset and the parts that makes it no part; else None."""
+        if other.container != self.container:
+            return f"is in {other.container}, the other parts in {self.container}"
+        shapes = [
+            {(one.name, one.kind, str(one.type), one.format) for one in manifest.field_list}
+            for manifest in (self, other)
+        ]
+        if shapes[0] != shapes[1]:
+            names = sorted({shape[0] for shape in shapes[0] ^ shapes[1]})
+            return f"has other fields than the other parts: {', '.join(names)}"
+        for label, (one, two) in enumerate(zip(self.classes, other.classes, strict=False)):
+            # A number stands for a class that no sample of the part has.
+            if one != two and str(label) not in (one, two):
+                return f"names class {label} {two!r}, the other parts {one!r}"
+        return None
+
+
+#: Counts of a manifest of parts: the sums of the parts' own.
+_TOTALS = ("samples", "skipped", "blob_bytes")
+
+
+def _in_parts(parts: Sequence[PartEntry]) -> dict[str, Any]:
+    """Return the fields of a manifest that its parts determine."""
+    totals = {name: sum(getattr(part, name) for part in parts) for name in _TOTALS}
+    return {**totals, "parts": tuple(parts), "index": FileEntry("", 0, ""), "files": []}
+
+
+class PartsError(DatasetError):
+    """Error of a reader of one dataset that was given an index of many, with that ``manifest``."""
+
+    def __init__(self, path: Path | str, manifest: PartsManifest) -> None:
         folder = str(path).removesuffix(f"/{MANIFEST_NAME}")
         super().__init__(
             f"{folder}: an index of several parts, each a dataset; this takes one",
             f"Give a part: {folder}/{PART_NAME.format(0)}, and so on.",
         )
-        self.found, self.folder = found, folder
+        self.manifest = manifest
+
+
+def generation_of(text: bytes) -> str:
+    """Return the generation in a manifest's text, of any version; "" if there is none."""
+    try:
+        return str(parse_json(text)["generation"])
+    except (ValueError, TypeError, KeyError):
+        return ""
+
+
+def generation_in(folder: Path | str) -> str:
+    """Return the generation of the dataset that lies in a folder now; "" if there is none."""
+    path = os.path.join(folder, MANIFEST_NAME)
+    try:
+        state = os.stat(path)
+        return _generation_at(path, (state.st_ino, state.st_size, state.st_mtime_ns))
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+
+
+@lru_cache(maxsize=8)
+def _generation_at(path: str, _: tuple[int, ...]) -> str:
+    """Return the generation in a file; thousands of samples may ask for it."""
+    return generation_of(read_file(path, MOST_BYTES))
 
 
 def has_manifest(folder: Path) -> bool:
@@ -284,7 +429,7 @@ def _checksum(fields: dict[str, Any]) -> str:
     return f"{crc32c(text.encode()):08x}"
 
 
-def known(kind: type, found: dict[str, Any]) -> dict[str, Any]:
+def _known(kind: type, found: dict[str, Any]) -> dict[str, Any]:
     """Return those of the found fields that a dataclass has."""
     return {field.name: found[field.name] for field in fields(kind) if field.name in found}
 
@@ -305,7 +450,7 @@ def _file_entry(found: dict[str, Any], elsewhere: bool = False) -> FileEntry:
     return entry
 
 
-def stored_fields(found: Any, files: list[FileEntry] | None) -> tuple[StoredField, ...]:
+def _stored_fields(found: Any, files: list[FileEntry] | None) -> tuple[StoredField, ...]:
     """Return the fields of a manifest's entries; see `StoredField.parse` for errors."""
     names = None if files is None else {entry.name for entry in files}
     stored = tuple(StoredField.parse(entry, names) for entry in found)
@@ -323,10 +468,10 @@ def stored_fields(found: Any, files: list[FileEntry] | None) -> tuple[StoredFiel
     return stored
 
 
-def check_types(manifest: Manifest) -> None:
+def _check_types(manifest: Manifest) -> None:
     """Raise ValueError for values that no manifest has."""
     for name in ("samples", "skipped", "blob_bytes"):
-        require_count(name, getattr(manifest, name))
+        _require_count(name, getattr(manifest, name))
     kinds = {"tool": str, "generation": str, "classes": list, "options": dict, "source": dict}
     for name, kind in kinds.items():
         if not isinstance(getattr(manifest, name), kind):
@@ -363,13 +508,13 @@ def _check_files(manifest: Manifest) -> None:
         require_groups(manifest.groups, manifest.blob_files)
 
 
-def require_count(name: str, value: Any) -> None:
+def _require_count(name: str, value: Any) -> None:
     """Raise ValueError unless a value may be a size or a count."""
     if type(value) is not int or not 0 <= value <= _MOST:
         raise ValueError(f"{name} is {value!r}")
 
 
-def not_a_manifest(path: Path | str, error: Exception) -> CorruptionError:
+def _not_a_manifest(path: Path | str, error: Exception) -> CorruptionError:
     """Return the error for a file that is no manifest, or one that contradicts itself."""
     reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
     return CorruptionError(
@@ -388,7 +533,7 @@ def _no_dataset(dataset: Path) -> DatasetError:
             f"{dataset}: packing has not finished here, so this is not yet a dataset",
             "Run the same fastdata convert again: it resumes.",
         )
-    found = look(dataset)
+    found = peek(dataset)
     hint = found.hint
     if found.source:
         whole = f"ImageDataset(torchvision.datasets.ImageFolder({str(dataset)!r}))"

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata import _native
+from fastdata._native import crc32c
 from fastdata.errors import DatasetError
 from fastdata.storage.arrow import array, as_numpy
-from fastdata.storage.checksum import crc32c
 from fastdata.storage.files import write_exactly
 
 INDEX_NAME = "_index.rows"

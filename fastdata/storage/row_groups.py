@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from fastdata.errors import SlowPathWarning, warn
 
 #: Bits of an address that count the bytes of a value.
 VALUE_BITS = 30
@@ -22,18 +24,6 @@ ADDRESSES = 1 << 60
 _MARK = "!"
 #: Most row groups of a file.
 _MOST_GROUPS = 1 << 24
-
-
-class Blocks(NamedTuple):
-    """Runs of rows that are read together, whatever is wanted of them.
-
-    Attributes:
-        starts: First row of each, int64, ascending from 0.
-        window: How many of them memory has room for while others are prefetched.
-    """
-
-    starts: npt.NDArray[np.int64]
-    window: int
 
 
 def address(row: int) -> int:
@@ -79,3 +69,20 @@ def _is_run(found: Any) -> bool:
     if not isinstance(found, list) or [type(one) for one in found] != [int, int]:
         return False
     return all(0 <= one < 1 << 31 for one in found)
+
+
+def warn_of_row_groups(place: str) -> None:
+    """Warn, once for each dataset, that a library decodes its row groups."""
+    if place in _warned:
+        return
+    _warned.add(place)
+    warn(
+        f"{place}: its images lie in compressed or encoded columns, so pyarrow decodes them a "
+        "row group at a time, which is slower and takes memory. Shuffled loaders decode each "
+        "row group once, in windows. For full speed pack it (fastdata convert dataset --root "
+        f"{place}), or write the files again without compression",
+        SlowPathWarning,
+    )
+
+
+_warned: set[str] = set()

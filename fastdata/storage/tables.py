@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,31 +21,86 @@ import pyarrow as pa
 from fastdata import _native
 from fastdata.errors import FastdataError, printable
 from fastdata.once import once
-from fastdata.storage.arrow import stored_type
-from fastdata.storage.columns import KEPT_BYTES, Column, as_column, as_objects, joined, values_in
+from fastdata.storage.arrow import child_of, chunks_of, stored_type
+from fastdata.storage.columns import KEPT_BYTES, as_column, as_objects, joined, values_in
 from fastdata.storage.field_source import MissingError
 from fastdata.storage.fields import BLOBS, LABEL, Field
-from fastdata.storage.listed import LearningSource
-from fastdata.storage.source import Blob, BlobColumn, Gathered, Rows, Source
-from fastdata.storage.table_rows import Decode, TableRows, child_of, chunks_of
+from fastdata.storage.listed import UnindexedSource
+from fastdata.storage.source import Blob, BlobColumn, Column, Gathered, Hints, Rows, Source
+
+#: Makes a Python object of a value.
+Decode: TypeAlias = Callable[[Any], Any]
+_HINTS = Hints(
+    changed="Load the dataset again; remove its cache files before, if that fails, too.",
+    missing="Put the file back, or load the dataset again.",
+)
 
 
-class TableSource(LearningSource):
+@dataclass(frozen=True)
+class TableField:
+    """Field of the rows of a table.
+
+    Attributes:
+        field: The field.
+        place: Name of a column, and of the fields in its structs.
+        decode: Makes the Python object of a value of a column; None leaves values as stored.
+        type: Type that values of a column are cast to; None leaves them as stored.
+    """
+
+    field: Field
+    place: tuple[str, ...]
+    decode: Decode | None = None
+    type: pa.DataType | None = None
+
+
+@dataclass(frozen=True)
+class TableView:
+    """Rows and fields of an Arrow table.
+
+    Attributes:
+        table: The table.
+        fields: Its fields.
+        numbers: Numbers of its rows in the table, int64, (N,); None: all, in their order.
+        classes: Names of classes.
+        names: Column of the rows' names; None: they are numbered.
+        files: (number of rows, path) of each file that the table is mapped from, in order; a path
+            is "" for memory.
+        name: Name of this content alone, for its seek points.
+        location: See `Source`.
+        base: Folder of relative paths.
+        size: (width, height) of images that are pixels, 3 bytes each; None: they are files.
+        hints: See `Source`.
+    """
+
+    table: pa.Table
+    fields: Sequence[TableField]
+    numbers: Rows | None = None
+    classes: Sequence[str] = ()
+    names: str | None = None
+    files: Sequence[tuple[int, str]] = ()
+    name: str = ""
+    location: Path | str = ""
+    base: str = ""
+    size: tuple[int, int] | None = None
+    hints: Hints = _HINTS
+
+
+class TableSource(UnindexedSource):
     """Source of the rows of a table.
 
     ``like``: a source of the same rows, with which it shares columns and formats of fields.
     """
 
-    def __init__(self, rows: TableRows, like: Source | None = None) -> None:
+    def __init__(self, rows: TableView, like: Source | None = None) -> None:
         self._rows, self.location, self.hints = rows, rows.location, rows.hints
         numbers = rows.numbers
         super().__init__(rows.table.num_rows if numbers is None else len(numbers))
         if rows.size is not None:
             self._sizes[:], self._encodings[:] = rows.size, _RAW
-        self._parts = {part.field.name: part for part in rows.parts}
+        self._stored = {one.field.name: one for one in rows.fields}
         self._blobs: dict[str, _Blobs] = {}
         self._columns: dict[tuple[str, ...], TableColumn] = {}
-        self.fields: Sequence[Field] = tuple(part.field for part in rows.parts)
+        self.fields: Sequence[Field] = tuple(one.field for one in rows.fields)
         if isinstance(like, TableSource):
             self.fields, self.upright = like.fields, like.upright
             self._blobs, self._columns = like._blobs, like._columns
@@ -66,7 +123,7 @@ class TableSource(LearningSource):
         """See `Source.image_size`."""
         return self._rows.size
 
-    def _numbers(self, rows: Rows) -> Rows:
+    def _images_of(self, rows: Rows) -> Rows:
         """Return the places of rows in the table."""
         return rows if self._rows.numbers is None else self._rows.numbers[rows]
 
@@ -74,7 +131,7 @@ class TableSource(LearningSource):
         return row if self._rows.numbers is None else int(self._rows.numbers[row])
 
     def _identity(self) -> tuple[str, int]:
-        """See `LearningSource._identity`: the table's content."""
+        """See `UnindexedSource._identity`: the table's content."""
         return self._rows.name, self._rows.table.num_rows
 
     def key(self, row: int) -> str:
@@ -107,7 +164,7 @@ class TableSource(LearningSource):
             if self.field(name).kind not in BLOBS:
                 columns[name] = self.column(name, rows)
                 continue
-            places = self._numbers(rows)
+            places = self._images_of(rows)
             found = self._blobs_of(name)
             paths = found.paths(places)
             if name == "image":
@@ -149,15 +206,15 @@ class TableSource(LearningSource):
     def column(self, field: str, rows: Rows | None = None) -> Column:
         """See `Source.column`. SampleError: a value cannot be decoded."""
         about = self.field(field, ("column",))
-        part = self._parts[field]
-        places = self._rows.numbers if rows is None else self._numbers(rows)
-        values = self._column(part.place).values(places)
+        stored = self._stored[field]
+        places = self._rows.numbers if rows is None else self._images_of(rows)
+        values = self._column(stored.place).values(places)
         if about == LABEL:
             found: npt.NDArray[Any] = np.array(as_column(values), np.int64)
             return found
-        if part.decode is not None:
-            return as_objects(self._decoded(part.decode, about, values, rows))
-        kind = part.type or stored_type(values.type)
+        if stored.decode is not None:
+            return as_objects(self._decoded(stored.decode, about, values, rows))
+        kind = stored.type or stored_type(values.type)
         if kind != values.type:
             values = values.cast(kind)
         return values if about.nullable else as_column(values)
@@ -181,7 +238,7 @@ class TableSource(LearningSource):
     def _blobs_of(self, field: str) -> _Blobs:
         found = self._blobs.get(field)
         if found is None:
-            chunks = chunks_of(self._rows.table, self._parts[field].place)
+            chunks = chunks_of(self._rows.table, self._stored[field].place)
             found = self._blobs[field] = _Blobs(chunks, self._rows.base)
         return found
 

@@ -12,29 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fastdata.storage.arrow import size_of
 from fastdata.storage.fields import BLOBS, IMAGE, Field
-
-if TYPE_CHECKING:
-    from fastdata.storage.records import Row
-
-
-#: Containers without a writer whose manifests name files elsewhere: archives of any kind, and
-#: tables whose values a library decodes.
-ELSEWHERE = ("archives", "tables")
-#: Containers without a writer: an index of files that stay where they are.
-IN_PLACE = ("folder", *ELSEWHERE)
-#: The containers by name.
-CONTAINERS = ("lmdb", "parquet", "shards", *IN_PLACE)
-
+from fastdata.storage.manifest import CONTAINERS, IN_PLACE
+from fastdata.storage.records import Row
 
 #: Tells Hugging Face's ``datasets`` which files of the folder are the data.
 HUGGING_FACE_NAME = ".huggingface.yaml"
 
 
-class Sample(NamedTuple):
+class NewSample(NamedTuple):
     """Sample to write.
 
     Attributes:
@@ -62,10 +51,10 @@ class Sample(NamedTuple):
         values = (value for value in self.fields if not isinstance(value, tuple))
         return self.blob_bytes + sum(map(size_of, values))
 
-    def without_blobs(self) -> Sample:
+    def without_blobs(self) -> NewSample:
         """Return the sample without bytes of blobs."""
         fields = ((one[0], b"") if isinstance(one, tuple) else one for one in self.fields)
-        return Sample(self.row, b"", tuple(fields))
+        return NewSample(self.row, b"", tuple(fields))
 
     def _blobs(self) -> Iterator[tuple[Row, bytes]]:
         return (value for value in self.fields if isinstance(value, tuple))
@@ -74,7 +63,7 @@ class Sample(NamedTuple):
 class Writer(Protocol):
     """Writer of one file of a container. Not thread-safe."""
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: NewSample) -> None:
         """Append one sample."""
 
     def finish(self) -> Mapping[str, Sequence[int]]:

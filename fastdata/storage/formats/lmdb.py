@@ -28,7 +28,7 @@ from fastdata.storage.files import (
     read_exactly,
     written_behind,
 )
-from fastdata.storage.formats import Sample
+from fastdata.storage.formats import NewSample
 from fastdata.storage.formats.values import as_file
 
 FILE_NAME = DATA_NAME = "data.mdb"
@@ -106,7 +106,7 @@ class LmdbWriter:
             os.truncate(path, used)
         self._transaction = self._environment.begin(write=True)
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: NewSample) -> None:
         """Append one sample; see `fastdata.storage.formats.Writer`."""
         self._put(sample_key(self._next), sample.blob)
         for place, field in self._fields:

@@ -19,10 +19,9 @@ import pyarrow.parquet as pq
 
 from fastdata.errors import CorruptionError
 from fastdata.storage.arrow import array
-from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.fields import IMAGES, Field
-from fastdata.storage.files import open_file, read_exactly
-from fastdata.storage.formats import Sample
+from fastdata.storage.files import crc32c_file, open_file, read_exactly
+from fastdata.storage.formats import NewSample
 from fastdata.storage.formats.parquet_pages import (
     FOOTER_ERRORS,
     chunks_of,
@@ -50,10 +49,6 @@ _STRUCT = pa.field("image", pa.struct([("bytes", pa.binary()), ("path", pa.strin
 FILE_NAME = "part-{:06d}.parquet"
 #: Key of the schema's metadata that names the columns of blobs.
 _BLOBS = "fastdata.blobs"
-#: Errors of pyarrow on damaged files. Besides its own: for text that is not UTF-8, numbers out of
-#: range, and sizes that a footer claims.
-PARQUET_ERRORS = (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, TypeError,
-                  MemoryError, RecursionError)  # fmt: skip
 
 
 class ParquetWriter:
@@ -67,7 +62,7 @@ class ParquetWriter:
         self._classes = classes
         self._fields = fields
         self._schema = _schema(classes, fields, plain)
-        self._samples: list[Sample] = []
+        self._samples: list[NewSample] = []
         self._held = 0
         self._lengths: list[dict[str, int]] = []
         # A file, not a path, which pyarrow takes for a URI where it has a colon in it.
@@ -89,7 +84,7 @@ class ParquetWriter:
             write_batch_size=ROW_GROUP_ROWS,
         )
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: NewSample) -> None:
         """Append one sample; see `fastdata.storage.formats.Writer`."""
         size = sample.size
         full = self._held + size > ROW_GROUP_BYTES or len(self._samples) == ROW_GROUP_ROWS

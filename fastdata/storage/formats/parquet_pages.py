@@ -43,6 +43,10 @@ _HEADERS = (256, 64 << 10, 4 << 20)
 _MOST_ROWS = 1 << 24
 #: Errors on a damaged footer.
 FOOTER_ERRORS = (LookupError, ValueError, TypeError, AttributeError)
+#: Errors of pyarrow on damaged files. Besides its own: for text that is not UTF-8, numbers out of
+#: range, and sizes that a footer claims.
+PARQUET_ERRORS = (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, TypeError,
+                  MemoryError, RecursionError)  # fmt: skip
 
 
 class Chunk(NamedTuple):

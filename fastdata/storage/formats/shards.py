@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from fastdata._native import crc32c
 from fastdata.errors import CorruptionError, SourceError, UsageError, printable
-from fastdata.storage.checksum import crc32c
 from fastdata.storage.direct import DirectFile
 from fastdata.storage.encodings import EXTENSIONS
 from fastdata.storage.fields import Field
 from fastdata.storage.files import open_file, read_exactly
-from fastdata.storage.formats import Sample
+from fastdata.storage.formats import NewSample
 from fastdata.storage.formats.npy import HEAD, head_of, read_header
 from fastdata.storage.formats.tars import Member, members
 from fastdata.storage.formats.values import as_file, member_name, member_names
@@ -54,7 +54,7 @@ class ShardWriter:
         blobs = [field.name for field in fields if field.type is None]
         self._offsets: dict[str, list[int]] = {name: [] for name in ("image", *blobs)}
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: NewSample) -> None:
         """Append one sample; see `fastdata.storage.formats.Writer`."""
         row = sample.row
         name = sample_name(row.key)
