@@ -30,7 +30,7 @@ from pathlib import Path
 from fastdata._native import crc32c
 from fastdata.errors import DatasetError, UsageError, is_no_space, warn
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.ranges import FileRef, Piece
+from fastdata.remote.ranges import FileRef, Piece, RangeCache
 from fastdata.remote.reader import RangeReader
 from fastdata.storage.cache import room
 from fastdata.storage.files import human_bytes, read_exactly, remedy, sync, wait_for_lock
@@ -58,7 +58,7 @@ _FILLS = 3
 _ROOM_PATIENCE = 2.0
 
 
-class PieceCache:
+class PieceCache(RangeCache):
     """Cache of pieces of one dataset's files, as one process uses it.
 
     ``id`` is the dataset's state, in hexadecimal digits, ``total`` the bytes of all its files.
@@ -66,11 +66,6 @@ class PieceCache:
     the free space and the existing pieces together. ``used`` are those when last counted. Raise
     UsageError if the folder cannot be written.
     """
-
-    #: Whether bytes cannot be read in another way.
-    only = False
-    #: Bytes in memory: none.
-    peak = 0
 
     def __init__(
         self,
@@ -113,20 +108,17 @@ class PieceCache:
         self._full = False
 
     def counts(self) -> tuple[int, int]:
-        """Return (pieces read from the folder, pieces that this process filled)."""
+        """See `RangeCache.counts`."""
         return self._reads, self._fills
 
     def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
-        """Return the pieces that hold a byte range."""
+        """See `RangeCache.pieces`."""
         if start == stop:
             return []
         return [(file, n) for n in range(start // self._piece, (stop - 1) // self._piece + 1)]
 
     def read_present(self, file: FileRef, start: int, stop: int) -> bytes | None:
-        """Read a byte range, or return None unless all its pieces are cached.
-
-        Blocks on the disk; call it from any thread.
-        """
+        """See `RangeCache.read_present`; blocks on the disk."""
         parts = []
         for piece, first, last in self._parts(file, start, stop):
             data = self._look(piece, first, last)
@@ -143,10 +135,7 @@ class PieceCache:
             yield piece, max(start, begin) - begin, min(stop, begin + self._piece) - begin
 
     async def read(self, file: FileRef, start: int, stop: int) -> bytes:
-        """Read a byte range from its pieces, and fill missing ones; runs on the loop.
-
-        Raise RemoteError if it cannot be fetched, DatasetError if the folder cannot be written.
-        """
+        """See `RangeCache.read`."""
         parts = [await self._read_part(*part) for part in self._parts(file, start, stop)]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -165,7 +154,7 @@ class PieceCache:
         return await self._reader.read(piece[0].url, begin + start, begin + stop)
 
     async def ensure(self, piece: Piece) -> None:
-        """Fill a missing piece, if there is room; raises as `read` does."""
+        """See `RangeCache.ensure`."""
         if not self._full and await asyncio.to_thread(self._look, piece) is None:
             await self._filled(piece)
 
@@ -186,7 +175,7 @@ class PieceCache:
             task.exception()
 
     def drop(self, file: FileRef, start: int, stop: int) -> None:
-        """Remove the pieces that hold a byte range, because its bytes are wrong."""
+        """See `RangeCache.drop`."""
         for piece in self.pieces(file, start, stop):
             self._path(piece).unlink(missing_ok=True)
 

@@ -18,12 +18,11 @@ from fastdata import _native
 from fastdata.errors import CorruptionError, DatasetError, RemoteError, UsageError
 from fastdata.once import once
 from fastdata.remote.cache import PieceCache
-from fastdata.remote.checked import RangeCache, read_all
 from fastdata.remote.filesystem import download
 from fastdata.remote.manifests import images_url, read_manifest
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.prefetch import RemotePass
-from fastdata.remote.ranges import WRONG_BYTES, Fetches, FileRef, Wanted, merge
+from fastdata.remote.ranges import WRONG_BYTES, Fetches, FileRef, RangeCache, Wanted, merge
 from fastdata.remote.reader import RangeReader
 from fastdata.remote.row_groups import ColumnGroups, RowGroups
 from fastdata.remote.urls import is_url, join_url, name_of, redact, split_query
@@ -83,7 +82,7 @@ class FetchedSource(Source):
         self.id = hashlib.sha256(self.text).hexdigest()
         # Keyed by process: a forked child does not use its parent's readers. It keeps them,
         # because closing a driver without its thread may hang.
-        self._by_process: dict[int, tuple[RangeReader, RangeCache]] = {}
+        self._by_process: dict[int, tuple[RangeReader, RangeCache | None]] = {}
         self._present, self._ask_again = "", 0.0  # as of `generation_now`
 
     @property
@@ -116,7 +115,7 @@ class FetchedSource(Source):
         """See `Source.start_pass`."""
         return RemotePass(self, self.ranges_of, *self.here(), self.options, request)
 
-    def here(self) -> tuple[RangeReader, RangeCache]:
+    def here(self) -> tuple[RangeReader, RangeCache | None]:
         """Return the reader of its files, and their cache, for this process."""
         opened = self._by_process.get(os.getpid())
         if opened is None:
@@ -125,7 +124,7 @@ class FetchedSource(Source):
             opened = self._by_process.setdefault(os.getpid(), (reader, self._cache_of(reader)))
         return opened
 
-    def _cache_of(self, reader: RangeReader) -> RangeCache:
+    def _cache_of(self, reader: RangeReader) -> RangeCache | None:
         if self.cache_folder is None:
             return None
         size = self.cache.bytes, str(self.location), self.file_bytes
@@ -322,7 +321,8 @@ class RemoteSource(FetchedSource, IndexedSource):
                 raise self._corrupt(record, number, problem)
             wanted.append(Wanted(place, ref, start, stop, record.crc32c))
         requests = merge(wanted, self.options.merge_gap, self.options.max_request)
-        got = read_all(*self.here(), requests)
+        reader, cache = self.here()
+        got = reader.read_all(cache, requests)
         for place, record in enumerate(records):
             if place not in got:
                 where = self.file(record, number)
@@ -339,11 +339,11 @@ class RemoteSource(FetchedSource, IndexedSource):
         """See `FetchedSource.server`."""
         return self.url if is_url(self.url) else self._root or self.files.places[0]
 
-    def here(self) -> tuple[RangeReader, RangeCache]:
+    def here(self) -> tuple[RangeReader, RangeCache | None]:
         """See `FetchedSource.here`."""
         return super().here() if self._whole is None else self._whole.here()
 
-    def _cache_of(self, reader: RangeReader) -> RangeCache:
+    def _cache_of(self, reader: RangeReader) -> RangeCache | None:
         groups = self.manifest.groups
         if groups is None:
             return super()._cache_of(reader)

@@ -17,9 +17,8 @@ import numpy as np
 from fastdata import _native
 from fastdata.errors import FastdataError, RemoteError
 from fastdata.plan.schedule import Drawn
-from fastdata.remote.checked import RangeCache, read_checked
 from fastdata.remote.options import RemoteOptions, RemoteStats
-from fastdata.remote.ranges import JpegParts, Piece, RangeRequest, Wanted, plan
+from fastdata.remote.ranges import JpegParts, Piece, RangeCache, RangeRequest, Wanted, plan
 from fastdata.remote.reader import RangeReader
 from fastdata.remote.retries import describe_error
 from fastdata.storage.source import PassRequest, Rows, Source
@@ -120,7 +119,7 @@ class RemotePass:
         source: Source,
         ranges_of: Callable[..., dict[int, list[Wanted]]],
         reader: RangeReader,
-        cache: RangeCache,
+        cache: RangeCache | None,
         options: RemoteOptions,
         request: PassRequest,
     ) -> None:
@@ -423,7 +422,7 @@ class RemotePass:
             got[held.key] = data
 
         try:
-            wrong = await read_checked(self._reader, self._cache, request, take, present)
+            wrong = await self._reader.read_checked(self._cache, request, take, present)
         except FastdataError as raised:
             error = raised
         except Exception as raised:  # else the batch would wait for ever

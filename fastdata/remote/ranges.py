@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -41,6 +42,50 @@ class FileRef(NamedTuple):
 
 #: A piece of a file in a cache folder, or a row group of a table, by its number.
 Piece: TypeAlias = tuple[FileRef, int]
+
+
+class RangeCache(ABC):
+    """Ranges of remote files that one process holds: pieces in a folder, or row groups in memory.
+
+    Attributes:
+        only: Whether bytes cannot be read in another way.
+        limit: Most bytes to hold.
+        used: Bytes held, when last counted.
+        peak: Most bytes held in memory.
+    """
+
+    only = False
+    limit: int
+    used = 0
+    peak = 0
+
+    @abstractmethod
+    def counts(self) -> tuple[int, int]:
+        """Return the statistics ``cache_reads`` and ``cache_fills`` of `RemoteStats`."""
+
+    @abstractmethod
+    def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
+        """Return the pieces that hold a byte range."""
+
+    @abstractmethod
+    def read_present(self, file: FileRef, start: int, stop: int) -> bytes | None:
+        """Return a byte range, or None unless all its pieces are held; call it from any thread."""
+
+    @abstractmethod
+    async def read(self, file: FileRef, start: int, stop: int) -> bytes:
+        """Return a byte range from its pieces, and fill missing ones; runs on the loop.
+
+        Raise RemoteError if it cannot be fetched, DatasetError if a piece cannot be stored or
+        decoded.
+        """
+
+    @abstractmethod
+    async def ensure(self, piece: Piece) -> None:
+        """Fill a missing piece, if there is room; raises as `read` does."""
+
+    @abstractmethod
+    def drop(self, file: FileRef, start: int, stop: int) -> None:
+        """Remove the pieces that hold a byte range, because its bytes are wrong."""
 
 
 class Wanted:

@@ -1,9 +1,9 @@
-"""Reader of remote byte ranges: concurrent and retried."""
+"""Reader of remote byte ranges: concurrent, checked and retried."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ from fastdata.executors import awaited
 from fastdata.remote.answers import SLOWEST, asking, require_length
 from fastdata.remote.drivers import open_filesystem
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.retries import Patience, Retries
+from fastdata.remote.ranges import RangeCache, RangeRequest
+from fastdata.remote.retries import Patience, Retries, wait_before
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.files import read_extent
 
@@ -82,6 +83,60 @@ class RangeReader:
                 seconds = retries.wait_after(error)
             self.counts.retries += 1
             await asyncio.sleep(seconds)
+
+    async def read_checked(
+        self,
+        cache: RangeCache | None,
+        request: RangeRequest,
+        take: Callable[[Any, bytes], None],
+        present: bytes | None = None,
+    ) -> list[Any]:
+        """Read a request's samples; return those that were wrong at every try; runs on the loop.
+
+        Wrong samples are evicted from the cache and fetched again, without the others. Calls
+        ``take`` with each right member and its bytes. ``present`` are the request's bytes, if the
+        cache had them.
+        """
+        tries = self.options.tries if cache is None or not cache.only else 1
+        for number in range(0 if cache is not None else 1, tries + 1):
+            file, start, stop = request.file, request.start, request.stop
+            if cache is not None and (number == 0 or cache.only):
+                data = memoryview(present or await cache.read(file, start, stop))
+            else:
+                data = memoryview(await self.read(file.url, start, stop))
+            wrong = []
+            for one in request.members:
+                # Copy, so that memory is freed sample by sample.
+                part = bytes(data[one.start - start : one.stop - start])
+                if one.is_right(part):
+                    take(one, part)
+                else:
+                    wrong.append(one)
+            if not wrong or number == tries:
+                break
+            self.counts.refetched += len(wrong)
+            start, stop = min(one.start for one in wrong), max(one.stop for one in wrong)
+            request = RangeRequest(file, start, stop, wrong)
+            if cache is not None and number == 0:
+                cache.drop(file, start, stop)
+            else:
+                await asyncio.sleep(wait_before(number))
+        return wrong
+
+    def read_all(
+        self, cache: RangeCache | None, requests: Sequence[RangeRequest]
+    ) -> dict[Any, bytes]:
+        """Read requests at once; return right members' bytes by key."""
+        got: dict[Any, bytes] = {}
+
+        def take(one: Any, data: bytes) -> None:
+            got[one.key] = data
+
+        async def read() -> None:
+            await asyncio.gather(*(self.read_checked(cache, one, take) for one in requests))
+
+        self.run(read())
+        return got
 
     def run(self, work: Any) -> Any:
         """Run a coroutine on `loop`, and return its result."""
