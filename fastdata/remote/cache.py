@@ -189,10 +189,10 @@ class PieceCache(RangeCache):
         """Return bytes of a piece; None if it is missing or damaged."""
         path = self._path(piece)
         with contextlib.suppress(OSError), open(path, "rb", 0, opener=_open_no_link) as file:
-            found = os.fstat(file.fileno())
-            inode = found.st_ino
+            state = os.fstat(file.fileno())
+            inode = state.st_ino
             if self._sound.get(path) != inode:
-                if not is_own_file(found) or not _is_sound(file.fileno(), self._size(piece)):
+                if not is_own_file(state) or not _is_sound(file.fileno(), self._size(piece)):
                     path.unlink(missing_ok=True)
                     return None
                 self._sound[path] = inode
@@ -326,7 +326,7 @@ class PieceCache(RangeCache):
 
     def _count(self, remove_partial: bool = False) -> list[tuple[float, int, Path]]:
         """Return (time of last use, size, path) of all datasets' pieces, and set `used`."""
-        found = []
+        pieces = []
         self.used = 0
         for folder in filter(Path.is_dir, self._base.iterdir()):
             for entry in os.scandir(folder):
@@ -339,8 +339,8 @@ class PieceCache(RangeCache):
                     stat = entry.stat(follow_symlinks=False)
                     self.used += stat.st_size
                     if name[1] == "piece":
-                        found.append((stat.st_mtime, stat.st_size, Path(entry.path)))
-        return found
+                        pieces.append((stat.st_mtime, stat.st_size, Path(entry.path)))
+        return pieces
 
     # Progress.
 

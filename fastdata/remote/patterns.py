@@ -56,16 +56,16 @@ def expand(place: str | os.PathLike[str]) -> list[str]:
         SourceError: No file matches.
         UsageError: There are more than 10 million files.
     """
-    found = []
+    names = []
     for part in os.fspath(place).split("::"):
         for name in chain.from_iterable(map(_matching, _expanded(part))):
-            found.append(name)
-            if len(found) > _MOST:
+            names.append(name)
+            if len(names) > _MOST:
                 raise UsageError(
                     f"{redact(os.fspath(place))}: names more than {_MOST:,} files",
                     "Write fewer; several datasets can be joined.",
                 )
-    return found
+    return names
 
 
 def pattern_of(names: Sequence[str]) -> str:
@@ -78,8 +78,8 @@ def pattern_of(names: Sequence[str]) -> str:
         inside = f"{words[0]}..{words[-1]}"
     else:
         inside = ",".join(words)
-    found = names[0] if len(names) == 1 else f"{before}{{{inside}}}{after}"
-    return found if expand(found) == [*names] else "::".join(names)
+    pattern = names[0] if len(names) == 1 else f"{before}{{{inside}}}{after}"
+    return pattern if expand(pattern) == [*names] else "::".join(names)
 
 
 def _common(names: Sequence[str]) -> str:
@@ -102,14 +102,14 @@ def _expanded(text: str) -> Iterator[str]:
 def _matching(name: str) -> list[str]:
     if is_url(name) or not _is_glob(name):
         return [name]
-    found = sorted(glob.glob(name, recursive=True))
-    if not found:
+    names = sorted(glob.glob(name, recursive=True))
+    if not names:
         raise SourceError(f"{name}: no file matches", "Check the path.")
-    return found
+    return names
 
 
 def _words(inside: str) -> Iterator[str]:
-    """Yield what stands for a pair of braces."""
+    """Yield the words that a pair of braces lists or counts."""
     if "," in inside:
         yield from inside.split(",")
         return

@@ -93,7 +93,7 @@ def redact(url: str) -> str:
 
 def redact_text(text: str) -> str:
     """Return a driver's message without credentials: URLs redacted, known secrets removed."""
-    text = _IN_TEXT.sub(lambda found: _redact_any(found[0]), text)
+    text = _IN_TEXT.sub(lambda match: _redact_any(match[0]), text)
     for secret in sorted(_secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
@@ -108,8 +108,8 @@ def remember_query(url: str) -> None:
     """Have `redact_text` leave out a URL's query, which drivers may print without the URL."""
     query = split_query(url)[1].partition("#")[0][1:]
     named = dict(parse_qsl(query))
-    found = (query, *_secret_values(named, False))
-    _secrets.update(dict.fromkeys(one for one in found if len(one) >= _SHORTEST_SECRET))
+    secrets = (query, *_secret_values(named, False))
+    _secrets.update(dict.fromkeys(one for one in secrets if len(one) >= _SHORTEST_SECRET))
 
 
 def _secret_values(value: Any, secret: bool) -> Iterable[str]:

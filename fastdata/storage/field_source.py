@@ -10,14 +10,14 @@ from fastdata.storage.source import Blob, Column, ExtentTable, Gathered, Rows, S
 
 
 class MissingError(SampleError):
-    """A sample lacks a further image."""
+    """Error of a sample that lacks an image other than its first."""
 
 
 _LACKS = f"Give a collate_fn, which gets None; or {LEAVE_OUT}"
 
 
 class FieldSource(Source):
-    """Source with the rows of another one, whose image is its further field ``name``."""
+    """Source with the rows of another one, whose image is its field ``name``."""
 
     def __init__(self, source: Source, field: str) -> None:
         self._source, self.name = source, field

@@ -86,10 +86,10 @@ def check_regular(path: str | os.PathLike[str]) -> None:
     _require_regular(os.stat(path), path)
 
 
-def _require_regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:
-    if stat.S_ISDIR(found.st_mode):
+def _require_regular(state: os.stat_result, path: str | os.PathLike[str]) -> None:
+    if stat.S_ISDIR(state.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(state.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
 
 
@@ -352,8 +352,8 @@ def _is_open_file(path: Path, descriptor: int) -> bool:
 
 def cache_folder() -> Path:
     """Return $FASTDATA_CACHE_DIR, $XDG_CACHE_HOME/fastdata or ~/.cache/fastdata."""
-    if given := folder_variable("FASTDATA_CACHE_DIR"):
-        return Path(given)
+    if folder := folder_variable("FASTDATA_CACHE_DIR"):
+        return Path(folder)
     base = os.environ.get("XDG_CACHE_HOME", "")  # its specification ignores relative ones
     return Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache")) / "fastdata"
 
@@ -393,9 +393,9 @@ def is_tmpfs(folder: Path) -> bool:
     except FileNotFoundError:  # not Linux
         return False
     for mount in mounts.splitlines():
-        fields, _, about = mount.partition(" - ")
+        fields, _, source = mount.partition(" - ")
         if fields.split()[2] == wanted:
-            return about.split()[0] == "tmpfs"
+            return source.split()[0] == "tmpfs"
     return False
 
 

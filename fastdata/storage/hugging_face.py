@@ -33,7 +33,7 @@ _BLOBS = ("Audio", "Mesh", "Nifti", "Pdf", "Video")
 _PLAIN = (None, "RGB")
 #: Kinds of columns of images.
 _KINDS = ("image", "mask")
-#: Column of names that the loader of WebDatasets makes, and that of classes.
+#: Columns of names and of classes that the loader of WebDatasets makes.
 _KEYS, _CLASSES = "__key__", "cls"
 
 
@@ -71,10 +71,10 @@ def is_hub(dataset: Any) -> bool:
 
 def streamed_files(dataset: Any) -> list[str]:
     """Return the Parquet files or tars that an ``IterableDataset`` is known to read."""
-    found = getattr(dataset, "_ex_iterable", None)
-    while (inner := getattr(found, "ex_iterable", None)) is not None:  # map, shuffle, take, …
-        found = inner
-    kwargs = getattr(found, "kwargs", None)
+    examples = getattr(dataset, "_ex_iterable", None)
+    while (inner := getattr(examples, "ex_iterable", None)) is not None:  # map, shuffle, take, …
+        examples = inner
+    kwargs = getattr(examples, "kwargs", None)
     if not isinstance(kwargs, Mapping):
         return []
     for name, suffix in (("files", ".parquet"), ("tar_paths", ".tar")):
@@ -97,15 +97,15 @@ def open_hub(dataset: Any, kinds: Mapping[str, str], base: str) -> Hub:
     files = list(_files(dataset.data))
     paths = [path for _, path in files if path]
     location = Path(paths[0]).parent if paths else _NAME
-    found = _TableFields(table, dict(dataset.features), dict(kinds), location)
+    stored = _TableFields(table, dict(dataset.features), dict(kinds), location)
     numbers = None
     if dataset._indices is not None:
         column = chunks_of(dataset._indices.table, ("indices",))
         numbers = as_numpy(pa.concat_arrays(column)).view(np.int64)
     names = _KEYS if _KEYS in table.column_names else None
     own = os.path.join(location, _digest(dataset, paths))
-    about = names, files, own, location, base
-    return Hub(TableView(table, found.fields, numbers, found.classes, *about), found.mode)
+    rest = names, files, own, location, base
+    return Hub(TableView(table, stored.fields, numbers, stored.classes, *rest), stored.mode)
 
 
 def images_of(dataset: Any) -> list[str]:

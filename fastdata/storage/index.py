@@ -63,13 +63,13 @@ class Index(Sequence[Row]):
         self._rows, self._seed = rows, seed_of(generation)
         self._file = _native.Files([path])
         try:
-            found, self._heap_size, own = parse_header(self._read(0, RECORDS_AT))
+            held, self._heap_size, own = parse_header(self._read(0, RECORDS_AT))
         except ValueError as error:
             raise self.corrupt(str(error)) from None
         if own != generation:
             raise self.corrupt("belongs to another packing than the manifest")
-        if found != rows:
-            raise self.corrupt(f"holds {found} rows, but the manifest says {rows}")
+        if held != rows:
+            raise self.corrupt(f"holds {held} rows, but the manifest says {rows}")
         self._heap_at = RECORDS_AT + rows * RECORD.itemsize
         said = self._heap_at + self._heap_size
         if (size := self._file.size(0)) != said:
@@ -222,16 +222,16 @@ class Index(Sequence[Row]):
 
     def common(self, *names: str) -> tuple[int, ...] | None:
         """Return the value that each of some columns has in all rows; None if a batch differs."""
-        found: tuple[int, ...] | None = None
+        shared: tuple[int, ...] | None = None
         for batch in self.batches(columns=names):
             values = [as_numpy(batch.column(name)) for name in names]
             first = tuple(int(column[0]) for column in values)
-            if found not in (None, first) or any(
+            if shared not in (None, first) or any(
                 np.any(column != one) for column, one in zip(values, first, strict=True)
             ):
                 return None
-            found = first
-        return found
+            shared = first
+        return shared
 
     def find_file(self, number: int) -> int:
         """Return the first row whose ``file`` is ``number`` or more; rows are in that order."""

@@ -1,7 +1,7 @@
 """Seek points that a dataset gains while it is decoded, kept in a file.
 
-The file is that of docs/formats/learnt.md. Processes append to it at once and see what the others
-have appended, so nothing is held in memory, and nothing is lost when one of them is killed.
+The normative layout is docs/formats/learnt.md. Processes append to the file at once and see what
+each has appended, so nothing is held in memory, and nothing is lost when one of them is killed.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ class Learnt:
     def _opened(self) -> _native.Files | None:
         """Open the file for reading; None if there is none of this index."""
         with suppress(OSError, ValueError):
-            found = _native.Files([self.path], grows=True)
+            file = _native.Files([self.path], grows=True)
             # Opened first: what is checked next stays the same file, as it is no link.
-            header = found.read(0, 0, _HEADER.size)
+            header = file.read(0, 0, _HEADER.size)
             if self._is_ours(os.lstat(self.path), header):
-                return found
+                return file
         return None
 
     def _is_ours(self, state: os.stat_result, header: bytes) -> bool:
@@ -150,8 +150,8 @@ class Learnt:
             end = os.fstat(descriptor).st_size
             heap, entries = bytearray(), []
             for row, new in tables.items():
-                found = self._entry(partial(read_exactly, descriptor), row)
-                if len(new.table) > _MOST or (found.table and found[1:] == new[1:]):
+                old = self._entry(partial(read_exactly, descriptor), row)
+                if len(new.table) > _MOST or (old.table and old[1:] == new[1:]):
                     continue  # another process was faster
                 entries.append((row, _ENTRY.pack(end + len(heap), len(new.table), *new[1:])))
                 heap += new.table + self._checksum(row, new.table)

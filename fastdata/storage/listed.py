@@ -94,7 +94,7 @@ class UnindexedSource(LearningSource):
         )
 
     def _file(self, row: int, path: str, field: str = "") -> Blob:
-        """Return the blob that is a file of a row; ``field`` if that is a further one."""
+        """Return the blob that is a file of a row; ``field`` if it is not the image."""
         it = f"its {field}" if field else "it"
         try:
             data = read_file(path, MOST_BYTES)
@@ -109,7 +109,7 @@ class UnindexedSource(LearningSource):
         return self._turned(data, field)
 
     def _turned(self, data: bytes, field: str = "") -> Blob:
-        """Return a blob, and whether its image is turned; ``field`` if that is a further one."""
+        """Return a blob, and whether its image is turned; ``field`` if it is not the image."""
         kind = self.field(field).kind if field else "image"
         return Blob(data, orientation=-1 if self.upright and kind == "image" else 0)
 

@@ -80,8 +80,8 @@ class Manifest:
         classes: Class names; a label is an index into them.
         blob_bytes: Sum of all blobs' lengths.
         index: The index file.
-        files: The files of its container and of its further fields, in the order that indexes
-            count them.
+        files: The files of its container, then of fields beside image and label, in the order that
+            indexes count them.
         root: Folder or URL that the index's paths (``folder``) or the archives' names
             (``archives``, ``tables``) are relative to; where it is relative itself, then to the
             dataset's folder. None for other containers.
@@ -122,7 +122,7 @@ class Manifest:
 
     @property
     def blob_files(self) -> int:
-        """Number of the first files that are the container's, not those of further fields."""
+        """Number of the first files that are the container's, not of other fields."""
         own = {name for one in self.fields for name in (one.index, one.file)}
         return sum(entry.name not in own for entry in self.files)
 
@@ -133,7 +133,7 @@ class Manifest:
 
     @property
     def loose_files(self) -> int:
-        """Most single files that its images and further blobs may be; 0 if containers have them."""
+        """Most single files that its blobs may be; 0 if containers have them."""
         blobs = sum(one.kind in BLOBS for one in self.field_list)
         return self.samples * blobs if self.container == "folder" else 0
 
@@ -148,17 +148,17 @@ class Manifest:
         return next(number for number, one in enumerate(self.files) if one.name == name)
 
     def _contents(self) -> dict[str, Any]:
-        found = vars(self) | {"index": asdict(self.index)}
+        contents = vars(self) | {"index": asdict(self.index)}
         # Not by asdict: of 200,000 files, it takes seconds.
-        found["files"] = [
+        contents["files"] = [
             {"name": one.name, "size": one.size, "crc32c": one.crc32c} for one in self.files
         ]
         if self.groups is None:
-            del found["groups"]
-        return found
+            del contents["groups"]
+        return contents
 
     def to_json(self) -> str:
-        """The manifest as it stands in the file; DatasetError if it is longer than what is read."""
+        """Return the text of its file; raise DatasetError if it is longer than readers accept."""
         head = {"format": "fastdata", "format_version": self.format_version}
         fields = [one.to_json() for one in self.fields]
         text = text_of(head | self._contents() | {"fields": fields})
@@ -207,35 +207,35 @@ class Manifest:
             CorruptionError: It is not a manifest.
         """
         try:
-            found = parse_json(text)
-            checksum = found.get(_CHECKSUM) if isinstance(found, dict) else None
-            expected = None if checksum is None else _checksum(found)
-            if not isinstance(found, dict) or found.get("format") != "fastdata":
+            contents = parse_json(text)
+            checksum = contents.get(_CHECKSUM) if isinstance(contents, dict) else None
+            expected = None if checksum is None else _checksum(contents)
+            if not isinstance(contents, dict) or contents.get("format") != "fastdata":
                 raise ValueError("its format is not fastdata")
-            version = found["format_version"]
+            version = contents["format_version"]
             if type(version) is not int or version < 1:
                 raise TypeError("format_version is not a number from 1")
         except (ValueError, TypeError, KeyError) as error:
             raise _not_a_manifest(path, error) from None
         if version != FORMAT_VERSION:
             raise VersionError(
-                f"{path}: format version {version}, written by fastdata {found.get('tool', '?')}; "
-                f"this fastdata reads version {FORMAT_VERSION}",
+                f"{path}: format version {version}, written by fastdata "
+                f"{contents.get('tool', '?')}; this fastdata reads version {FORMAT_VERSION}",
                 "Upgrade: pip install --upgrade fastdata-torch"
                 if version > FORMAT_VERSION
                 else "Pack the dataset again from its source: fastdata convert … --force",
             )
         try:
-            if "parts" in found:
+            if "parts" in contents:
                 _require_checksum(checksum, expected)
-                raise PartsError(path, PartsManifest.from_json(found))
-            found["index"] = _file_entry(found["index"])
-            if not isinstance(found["files"], list):
+                raise PartsError(path, PartsManifest.from_json(contents))
+            contents["index"] = _file_entry(contents["index"])
+            if not isinstance(contents["files"], list):
                 raise ValueError("files is not a list")
-            elsewhere = found["container"] in ELSEWHERE
-            found["files"] = [_file_entry(entry, elsewhere) for entry in found["files"]]
-            found["fields"] = _stored_fields(found["fields"], found["files"])
-            manifest = cls(**_known(cls, found))
+            elsewhere = contents["container"] in ELSEWHERE
+            contents["files"] = [_file_entry(entry, elsewhere) for entry in contents["files"]]
+            contents["fields"] = _stored_fields(contents["fields"], contents["files"])
+            manifest = cls(**_known(cls, contents))
             _check_types(manifest)
             _check_files(manifest)
             _require_checksum(checksum, expected)
@@ -305,15 +305,15 @@ class PartsManifest(Manifest):
         return cls(**shared, **_in_parts(parts), remote=getattr(like, "remote", False))
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> PartsManifest:
+    def from_json(cls, contents: dict[str, Any]) -> PartsManifest:
         """Return the manifest of a file; KeyError, TypeError, ValueError if it is not sound."""
-        parts = tuple(map(PartEntry.from_json, found["parts"]))
+        parts = tuple(map(PartEntry.from_json, contents["parts"]))
         if len({part.name for part in parts}) != len(parts) or not parts:
             raise ValueError("it has no parts, or one twice")
-        if type(found["remote"]) is not bool:
-            raise ValueError(f"remote is {found['remote']!r}")
-        own = {"fields": _stored_fields(found["fields"], None), **_in_parts(parts)}
-        manifest = cls(**_known(cls, found | own))
+        if type(contents["remote"]) is not bool:
+            raise ValueError(f"remote is {contents['remote']!r}")
+        own = {"fields": _stored_fields(contents["fields"], None), **_in_parts(parts)}
+        manifest = cls(**_known(cls, contents | own))
         _check_types(manifest)
         return manifest
 
@@ -341,7 +341,7 @@ class PartsManifest(Manifest):
             names = sorted({shape[0] for shape in shapes[0] ^ shapes[1]})
             return f"has other fields than the other parts: {', '.join(names)}"
         for label, (one, two) in enumerate(zip(self.classes, other.classes, strict=False)):
-            # A number stands for a class that no sample of the part has.
+            # A class that no sample of the part has is named by its number.
             if one != two and str(label) not in (one, two):
                 return f"names class {label} {two!r}, the other parts {one!r}"
         return None
@@ -358,7 +358,7 @@ def _in_parts(parts: Sequence[PartEntry]) -> dict[str, Any]:
 
 
 class PartsError(DatasetError):
-    """Error of a reader of one dataset that was given an index of many, with that ``manifest``."""
+    """Error of opening an index of parts, with this ``manifest``, as one dataset."""
 
     def __init__(self, path: Path | str, manifest: PartsManifest) -> None:
         folder = str(path).removesuffix(f"/{MANIFEST_NAME}")
@@ -403,11 +403,11 @@ def with_root(text: bytes, root: str) -> bytes:
     return text_of({**parse_json(text), "root": root}).encode()
 
 
-def _require_checksum(found: Any, expected: str | None) -> None:
-    if found is None:
+def _require_checksum(checksum: Any, expected: str | None) -> None:
+    if checksum is None:
         raise KeyError(_CHECKSUM)
-    if found != expected:
-        raise ValueError(f"its checksum is {found!r}, its contents have {expected!r}")
+    if checksum != expected:
+        raise ValueError(f"its checksum is {checksum!r}, its contents have {expected!r}")
 
 
 def text_of(fields: dict[str, Any]) -> str:
@@ -424,18 +424,18 @@ def text_of(fields: dict[str, Any]) -> str:
 
 def _checksum(fields: dict[str, Any]) -> str:
     """Return the CRC-32C of all other fields in their canonical form."""
-    others = {name: value for name, value in fields.items() if name != _CHECKSUM}
-    text = json.dumps(others, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    contents = {name: value for name, value in fields.items() if name != _CHECKSUM}
+    text = json.dumps(contents, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return f"{crc32c(text.encode()):08x}"
 
 
-def _known(kind: type, found: dict[str, Any]) -> dict[str, Any]:
-    """Return those of the found fields that a dataclass has."""
-    return {field.name: found[field.name] for field in fields(kind) if field.name in found}
+def _known(kind: type, entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of an entry that a dataclass has."""
+    return {field.name: entry[field.name] for field in fields(kind) if field.name in entry}
 
 
-def _file_entry(found: dict[str, Any], elsewhere: bool = False) -> FileEntry:
-    entry = FileEntry(found["name"], found["size"], found["crc32c"])
+def _file_entry(fields: dict[str, Any], elsewhere: bool = False) -> FileEntry:
+    entry = FileEntry(fields["name"], fields["size"], fields["crc32c"])
     name = entry.name
     if not isinstance(name, str):
         raise ValueError(f"file name is {name!r}")
@@ -450,10 +450,10 @@ def _file_entry(found: dict[str, Any], elsewhere: bool = False) -> FileEntry:
     return entry
 
 
-def _stored_fields(found: Any, files: list[FileEntry] | None) -> tuple[StoredField, ...]:
+def _stored_fields(entries: Any, files: list[FileEntry] | None) -> tuple[StoredField, ...]:
     """Return the fields of a manifest's entries; see `StoredField.parse` for errors."""
     names = None if files is None else {entry.name for entry in files}
-    stored = tuple(StoredField.parse(entry, names) for entry in found)
+    stored = tuple(StoredField.parse(entry, names) for entry in entries)
     for name, _, kind, *_ in (one.field for one in stored):
         if kind is not None and (not is_storable(kind) or stored_type(kind) != kind):
             raise ValueError(f"the type of field {name} is {kind}")
@@ -533,14 +533,14 @@ def _no_dataset(dataset: Path) -> DatasetError:
             f"{dataset}: packing has not finished here, so this is not yet a dataset",
             "Run the same fastdata convert again: it resumes.",
         )
-    found = peek(dataset)
-    hint = found.hint
-    if found.source:
+    seen = peek(dataset)
+    hint = seen.hint
+    if seen.source:
         whole = f"ImageDataset(torchvision.datasets.ImageFolder({str(dataset)!r}))"
-        read = f"read this one as {whole}, " if found.source == "imagefolder" else ""
+        read = f"read this one as {whole}, " if seen.source == "imagefolder" else ""
         hint = f"Name a folder that fastdata convert has made, {read}or convert this one. {hint}"
     missing = "" if dataset.is_file() else f" here ({MANIFEST_NAME} is missing)"
-    return DatasetError(f"{dataset}: no dataset{missing}, but {found.what}", hint)
+    return DatasetError(f"{dataset}: no dataset{missing}, but {seen.what}", hint)
 
 
 #: Folder inside an unfinished dataset where packing keeps its state.

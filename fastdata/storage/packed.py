@@ -234,13 +234,13 @@ class IndexedSource(LearningSource):
         stored = self._stored[field]
         if stored.index is None:
             return self.index
-        found = self._indexes.get(field)
-        if found is None:
+        index = self._indexes.get(field)
+        if index is None:
             entry = self.manifest.files[self.manifest.number_of(stored.index)]
             rows = -(-len(self) // stored.rows) if stored.rows else len(self)
             with self._guard():
-                found = self._indexes[field] = self._open_index(entry, rows)
-        return found
+                index = self._indexes[field] = self._open_index(entry, rows)
+        return index
 
     def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
         """See `Source.gather`."""
@@ -277,7 +277,7 @@ class IndexedSource(LearningSource):
             return labels
 
     def piece(self, field: str, number: int) -> pa.Array:
-        """Return a piece of a further column, without keeping it in memory."""
+        """Return a piece of a column, without keeping it in memory."""
         with self._guard():
             return self._reader_of(field).piece(number)
 
@@ -384,7 +384,7 @@ class IndexedSource(LearningSource):
 
     @abstractmethod
     def _open_index(self, entry: FileEntry, rows: int) -> Index:
-        """Open the index of a further field."""
+        """Open the index of a field other than the image."""
 
     @abstractmethod
     def file(self, record: Row, number: int | None) -> Path | str:
@@ -424,7 +424,7 @@ def own_files(
 class PackedSource(IndexedSource):
     """Source of a packed dataset on a local disk.
 
-    Opening reads the manifest, unless it is given, and the index's header, nothing that grows
+    Opening reads the manifest, unless the caller has, and the index's header, nothing that grows
     with the number of rows. Unpickling opens it again, once per process for all tasks on the same
     dataset.
 
@@ -505,11 +505,11 @@ def _reopen(path: Path, generation: str) -> PackedSource:
     return source
 
 
-def require_size(path: Path, expected: int, found: int, hint: str = _HINT) -> None:
+def require_size(path: Path, expected: int, size: int, hint: str = _HINT) -> None:
     """Raise CorruptionError for a file of another size than the manifest's."""
-    if found != expected:
+    if size != expected:
         raise CorruptionError(
-            f"{path}: has {found} bytes, but the manifest says {expected}: it was cut short, or "
+            f"{path}: has {size} bytes, but the manifest says {expected}: it was cut short, or "
             "changed after packing",
             hint,
         )

@@ -127,9 +127,9 @@ def is_unknown_file(place: str | os.PathLike[str]) -> bool:
 
 def lacks_data(place: str | os.PathLike[str], what: str, hint: str) -> SourceError:
     """Return the error for a place that lacks data: it names the kind there, or ``hint``."""
-    found = peek(place)
-    if found.what != _UNKNOWN:
-        what, hint = f"{what}, but {found.what}", found.hint
+    seen = peek(place)
+    if seen.what != _UNKNOWN:
+        what, hint = f"{what}, but {seen.what}", seen.hint
     return SourceError(f"{os.fspath(place)}: {what}", hint)
 
 

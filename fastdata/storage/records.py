@@ -173,7 +173,7 @@ def write_extents(
 ) -> None:
     """Write an index of extents alone: rows without names and labels, of no image.
 
-    ``columns`` are further ones of `SCHEMA`, by name.
+    ``columns`` are those of `SCHEMA` that differ by row, by name.
     """
     records, nothing = np.zeros(rows, RECORD), np.zeros(rows, np.int64)
     for name, values in columns.items():

@@ -20,7 +20,7 @@ from fastdata.errors import SlowPathWarning, warn
 VALUE_BITS = 30
 #: End of the addresses of a file.
 ADDRESSES = 1 << 60
-#: Between the name of a table and that of a column.
+#: Separates the name of a table from the name of a column.
 _MARK = "!"
 #: Most row groups of a file.
 _MOST_GROUPS = 1 << 24
@@ -65,10 +65,10 @@ def require_groups(groups: Any, files: int) -> None:
             raise ValueError("a table has too many rows, or row groups")
 
 
-def _is_run(found: Any) -> bool:
-    if not isinstance(found, list) or [type(one) for one in found] != [int, int]:
+def _is_run(run: Any) -> bool:
+    if not isinstance(run, list) or [type(one) for one in run] != [int, int]:
         return False
-    return all(0 <= one < 1 << 31 for one in found)
+    return all(0 <= one < 1 << 31 for one in run)
 
 
 def warn_of_row_groups(place: str) -> None:

@@ -165,15 +165,15 @@ class TableSource(UnindexedSource):
                 columns[name] = self.column(name, rows)
                 continue
             places = self._images_of(rows)
-            found = self._blobs_of(name)
-            paths = found.paths(places)
+            stored = self._blobs_of(name)
+            paths = stored.paths(places)
             if name == "image":
                 blobs[name] = self._images(rows, paths, self._rows.size is not None)
             else:
                 turns = self.upright and self.field(name).kind == "image"
                 unknown = np.full(len(rows), -1, np.int8) if turns else None
                 blobs[name] = BlobColumn(_native.Extents(paths, orientations=unknown))
-            found.attach(blobs[name].extents, places)
+            stored.attach(blobs[name].extents, places)
         return Gathered(blobs, columns)
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
@@ -182,15 +182,15 @@ class TableSource(UnindexedSource):
         raw = self._rows.size if field == "image" else None
         if data is not None:
             return self._turned(data, field) if raw is None else Blob(data, "raw", *raw)
-        found, places = self._blobs_of(field), np.array([self._place(row)])
-        (path,) = found.paths(places)
+        stored, places = self._blobs_of(field), np.array([self._place(row)])
+        (path,) = stored.paths(places)
         if path:
             if "://" in path:
                 detail = f"its {field} is at {path}, which is not on this machine"
                 raise self.problem(row, detail, "file_missing", _EMBED)
             return self._file(row, path, field)
         extents = _native.Extents([path])
-        found.attach(extents, places)
+        stored.attach(extents, places)
         try:
             data = extents.read(0)
         except ValueError as error:
@@ -205,48 +205,48 @@ class TableSource(UnindexedSource):
 
     def column(self, field: str, rows: Rows | None = None) -> Column:
         """See `Source.column`. SampleError: a value cannot be decoded."""
-        about = self.field(field, ("column",))
+        column = self.field(field, ("column",))
         stored = self._stored[field]
         places = self._rows.numbers if rows is None else self._images_of(rows)
         values = self._column(stored.place).values(places)
-        if about == LABEL:
-            found: npt.NDArray[Any] = np.array(as_column(values), np.int64)
-            return found
+        if column == LABEL:
+            labels: npt.NDArray[Any] = np.array(as_column(values), np.int64)
+            return labels
         if stored.decode is not None:
-            return as_objects(self._decoded(stored.decode, about, values, rows))
+            return as_objects(self._decoded(stored.decode, field, values, rows))
         kind = stored.type or stored_type(values.type)
         if kind != values.type:
             values = values.cast(kind)
-        return values if about.nullable else as_column(values)
+        return values if column.nullable else as_column(values)
 
     def _decoded(
-        self, decode: Decode, about: Field, values: pa.Array, rows: Rows | None
+        self, decode: Decode, field: str, values: pa.Array, rows: Rows | None
     ) -> list[Any]:
         """Return values after a function of another library, which may raise anything."""
-        found = []
+        objects = []
         for slot, value in enumerate(values.to_pylist()):
             try:
-                found.append(None if value is None else decode(value))
+                objects.append(None if value is None else decode(value))
             except FastdataError:
                 raise
             except Exception as error:
                 row = slot if rows is None else int(rows[slot])
-                detail = f"its {about.name} cannot be decoded: {type(error).__name__}: {error}"
+                detail = f"its {field} cannot be decoded: {type(error).__name__}: {error}"
                 raise self.problem(row, detail) from error
-        return found
+        return objects
 
     def _blobs_of(self, field: str) -> _Blobs:
-        found = self._blobs.get(field)
-        if found is None:
+        blobs = self._blobs.get(field)
+        if blobs is None:
             chunks = chunks_of(self._rows.table, self._stored[field].place)
-            found = self._blobs[field] = _Blobs(chunks, self._rows.base)
-        return found
+            blobs = self._blobs[field] = _Blobs(chunks, self._rows.base)
+        return blobs
 
     def _column(self, place: tuple[str, ...]) -> TableColumn:
-        found = self._columns.get(place)
-        if found is None:
-            found = self._columns[place] = TableColumn(chunks_of(self._rows.table, place))
-        return found
+        column = self._columns.get(place)
+        if column is None:
+            column = self._columns[place] = TableColumn(chunks_of(self._rows.table, place))
+        return column
 
 
 _RAW = _native.ENCODINGS.index("raw")
@@ -311,20 +311,20 @@ class _Blobs:
         self._paths = TableColumn([child_of(chunk, "path") for chunk in chunks])
 
     def path(self, place: int) -> str | None:
-        """Return the path in a row, which may be that of an archive's member."""
-        found: str | None = self._paths.values(np.array([place]))[0].as_py()
-        return found
+        """Return the path in a row; it may name an archive's member."""
+        path: str | None = self._paths.values(np.array([place]))[0].as_py()
+        return path
 
     def paths(self, places: Rows) -> list[str]:
-        """Return the files of rows that hold no bytes; "" for others."""
-        found = [""] * len(places)
+        """Return the files of rows that hold no bytes; "" for rows that do."""
+        files = [""] * len(places)
         if self._lacks:
             slots = np.flatnonzero(self._column.lengths(places) < 0)
             values = self._paths.values(places[slots]).to_pylist() if len(slots) else ()
             for slot, path in zip(slots.tolist(), values, strict=True):
                 if path and "\0" not in path:  # it would end the path
-                    found[slot] = path if "://" in path else os.path.join(self._base, path)
-        return found
+                    files[slot] = path if "://" in path else os.path.join(self._base, path)
+        return files
 
     def attach(self, extents: _native.Extents, places: Rows) -> None:
         """Set the bytes of rows that have no path."""

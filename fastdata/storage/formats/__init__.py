@@ -29,7 +29,7 @@ class NewSample(NamedTuple):
     Attributes:
         row: Index row of its image.
         blob: Bytes of its image.
-        fields: Values of the further fields, in their order; None where there is none. A column's
+        fields: Values of its other fields, in their order; None where there is none. A column's
             is one of `fastdata.storage.arrow.python_values`; a blob's is its index row and bytes.
         is_turned: Whether its annotations are for the image as its EXIF orientation turns it; None
             if that changes no size, or they do not say a size.
@@ -47,7 +47,7 @@ class NewSample(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of its blobs, and of its columns' values, about."""
+        """Bytes of its blobs, and roughly those of its columns' values."""
         values = (value for value in self.fields if not isinstance(value, tuple))
         return self.blob_bytes + sum(map(size_of, values))
 
@@ -117,12 +117,12 @@ def extents(
         CorruptionError: The file is not one that this container's writer makes.
     """
     names = [field.name for field in fields if field.kind in BLOBS and field != IMAGE]
-    found: Iterator[Mapping[str, tuple[int, int]]] = _module(container).extents(path, names)
-    return found
+    places: Iterator[Mapping[str, tuple[int, int]]] = _module(container).extents(path, names)
+    return places
 
 
 def _module(container: str) -> ModuleType:
     if container not in CONTAINERS or container in IN_PLACE:
         raise ValueError(f"{container} has no files of its own, so no writer")
-    # Imported when it is needed: reading one container does not load the others' libraries.
+    # Imported late: reading one container does not load the libraries of another.
     return import_module(f"{__name__}.{container}")

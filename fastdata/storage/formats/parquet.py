@@ -71,14 +71,14 @@ class ParquetWriter:
 
     def _open(self, file: pa.NativeFile) -> pq.ParquetWriter:
         blobs = [path for path, _ in _blob_paths(self._schema)]
-        others = [path for path in _paths(self._schema) if path not in blobs]
+        columns = [path for path in _paths(self._schema) if path not in blobs]
         return pq.ParquetWriter(
             file,
             self._schema,
-            compression=dict.fromkeys(others, "zstd") | dict.fromkeys(blobs, "none"),
+            compression=dict.fromkeys(columns, "zstd") | dict.fromkeys(blobs, "none"),
             use_dictionary=["class"] if self._classes else False,
             write_statistics=["key", "label"],
-            column_encoding={name: "PLAIN" for name in (*others, *blobs) if name != "class"},
+            column_encoding={name: "PLAIN" for name in (*columns, *blobs) if name != "class"},
             # One data page a column chunk: more than a row group ever holds.
             data_page_size=1 << 30,
             write_batch_size=ROW_GROUP_ROWS,
@@ -123,10 +123,10 @@ class ParquetWriter:
         self._flush()
         self.close()
         blobs = [field.name for field in self._fields if field.type is None]
-        found = list(extents(self._path, blobs))
-        if [{name: one[name][1] for name in one} for one in found] != self._lengths:
+        rows = list(extents(self._path, blobs))
+        if [{name: one[name][1] for name in one} for one in rows] != self._lengths:
             raise CorruptionError(f"{self._path}: pyarrow laid the columns of blobs out otherwise")
-        return {name: [one.get(name, (0, 0))[0] for one in found] for name in ("image", *blobs)}
+        return {name: [one.get(name, (0, 0))[0] for one in rows] for name in ("image", *blobs)}
 
     def checksum(self) -> int:
         """See `fastdata.storage.formats.Writer`."""
@@ -158,8 +158,8 @@ def _schema(classes: Sequence[str], fields: Sequence[Field], plain: bool) -> pa.
             columns.append(pa.field(field.name, _STRUCT.type))
         else:
             columns.append(pa.field(field.name, field.type or pa.binary()))
-    about = json.dumps({"info": {"features": features}}, ensure_ascii=False)
-    return pa.schema(columns, {"huggingface": about, _BLOBS: json.dumps(_blob_names(fields))})
+    info = json.dumps({"info": {"features": features}}, ensure_ascii=False)
+    return pa.schema(columns, {"huggingface": info, _BLOBS: json.dumps(_blob_names(fields))})
 
 
 def _blob_names(fields: Sequence[Field]) -> list[str]:
@@ -187,11 +187,11 @@ def _paths(schema: pa.Schema) -> Iterator[str]:
 
 def _blob_paths(schema: pa.Schema) -> list[tuple[str, str]]:
     """Return (path of the leaf, name of the field) of each column of blobs."""
-    found = []
+    paths = []
     for name in json.loads(schema.metadata[_BLOBS.encode()]):
         nested = schema.field(name).type == _STRUCT.type
-        found.append((f"{name}.bytes" if nested else name, name))
-    return found
+        paths.append((f"{name}.bytes" if nested else name, name))
+    return paths
 
 
 def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
@@ -213,7 +213,7 @@ def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tup
         except FOOTER_ERRORS as error:
             raise CorruptionError(f"{path}: cannot be read as Parquet: {error}") from None
         for group, (rows, chunks) in enumerate(groups):
-            found: dict[str, list[tuple[int, int] | None]] = {}
+            columns: dict[str, list[tuple[int, int] | None]] = {}
             for name in ("image", *fields):
                 chunk = chunks.get(name) or chunks.get(f"{name}.bytes")
                 if chunk is None:
@@ -226,11 +226,11 @@ def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tup
                     (page,) = plain_pages(read, chunk, rows)
                     if page.version != 1:
                         raise ValueError
-                    found[name] = list(page_extents(read, page, chunk.level))
+                    columns[name] = list(page_extents(read, page, chunk.level))
                 except ValueError:
                     raise CorruptionError(
                         f"{path}: the {name} column of row group {group} is not one plain data page"
                     ) from None
             for row in range(rows):
-                one = {name: column[row] for name, column in found.items()}
+                one = {name: column[row] for name, column in columns.items()}
                 yield {name: extent for name, extent in one.items() if extent is not None}
