@@ -22,7 +22,7 @@ WRONG_BYTES = "its bytes have changed since it was packed, and fetching again di
 
 
 class Parts(NamedTuple):
-    """Bytes of a JPEG that its crop needs, for `_native.Extents.attach_rows`.
+    """Bytes of a JPEG that its crop needs, for `_native.Extents.attach`.
 
     ``header`` are its first bytes, ``rows`` those of some rows of MCUs, which begin ``at`` an
     offset.
@@ -165,7 +165,7 @@ def attach_fetched(
         if isinstance(found, bytes):
             extents.attach(slot, found)
         elif isinstance(found, Parts):
-            extents.attach_rows(slot, *found)
+            extents.attach(slot, *found)
         elif found is None:
             failed[slot] = source.problem(row, WRONG_BYTES, "changed")
         else:
