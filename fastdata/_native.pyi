@@ -545,5 +545,13 @@ class ThreadPool:
 MOST_BUDGET: int
 """The most that `pack` takes as a budget."""
 
+def draw_bits(key: int, draw: int) -> int:
+    """Return number ``draw`` of the stream of ``key``; all are unsigned, of 64 bits."""
+
+def sample_keys(
+    view_key: int, numbers: Int64s, occurrences: Int64s | None = None
+) -> npt.NDArray[np.uint64]:
+    """Return the keys of samples of a view, of the shape of ``numbers``."""
+
 def pack(lengths: Int32s, budget: int) -> tuple[Int32s, Int32s]:
     """Pack items into batches of a budget by best fit; return them, and where batches begin."""

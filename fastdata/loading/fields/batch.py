@@ -19,8 +19,8 @@ from fastdata.decode.jpeg import DecodeError
 from fastdata.decode.limits import Limits
 from fastdata.decode.rows import open_row
 from fastdata.errors import LEAVE_OUT, FastdataError, SampleError, UsageError
+from fastdata.executors import result_of
 from fastdata.loading.fields.buffers import BatchMemory, BufferPool
-from fastdata.loading.fields.helpers import result_of
 from fastdata.plan.draws import sample_keys
 from fastdata.storage.source import BlobColumn, Source
 from fastdata.transforms.geometry import SMALL_HINT, Cuts

@@ -15,9 +15,9 @@ from fastdata.decode.engine import decode_one
 from fastdata.decode.jpeg import DecodeError
 from fastdata.decode.rows import open_row
 from fastdata.errors import FastdataError, SampleError, UsageError
-from fastdata.loading.fields.helpers import await_done, raise_outage, result_of
+from fastdata.executors import await_done, result_of
 from fastdata.loading.fields.stats import Counters
-from fastdata.remote.ranges import attach_fetched
+from fastdata.remote.ranges import attach_fetched, raise_outage
 from fastdata.storage.field_source import FieldSource
 from fastdata.text import human_size
 from fastdata.transforms.forms import MASK_FILTER

@@ -22,6 +22,7 @@ from fastdata.errors import (
     SampleError,
     warn,
 )
+from fastdata.executors import await_done, result_of
 from fastdata.loading.fields.batch import (
     Batch,
     OneOfBatch,
@@ -31,12 +32,11 @@ from fastdata.loading.fields.batch import (
     too_small,
 )
 from fastdata.loading.fields.buffers import BatchMemory, BufferPool
-from fastdata.loading.fields.helpers import await_done, raise_outage, result_of
 from fastdata.loading.fields.painted import OutlinePipeline
 from fastdata.loading.fields.stats import Counters
 from fastdata.plan.draws import child, sample_keys
 from fastdata.plan.schedule import Indices, Numbering, Planned
-from fastdata.remote.ranges import Fetches, attach_fetched
+from fastdata.remote.ranges import Fetches, attach_fetched, raise_outage
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.fields import IMAGE_AND_LABEL, MASKS
 from fastdata.storage.learnt import Stamped
