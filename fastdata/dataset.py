@@ -66,9 +66,10 @@ from fastdata.storage.source import Blob, Source
 from fastdata.storage.table_rows import TableRows
 from fastdata.storage.tables import TableSource
 from fastdata.text import class_name, human_count
-from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe, first_of_ours
+from fastdata.transforms.compile import compile_recipe, first_of_ours
 from fastdata.transforms.identity import pillow_changed
 from fastdata.transforms.outcomes import Refusal, without_fixed_size
+from fastdata.transforms.recipe import NO_IMAGE, Recipe
 
 Transform: TypeAlias = Callable[[Image.Image], Any]
 

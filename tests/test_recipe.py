@@ -26,7 +26,9 @@ from fastdata.transforms import (
     Resize,
     Views,
 )
-from fastdata.transforms.compile import Program, Refusal, compile_recipe
+from fastdata.transforms.compile import compile_recipe
+from fastdata.transforms.outcomes import Refusal
+from fastdata.transforms.recipe import Program
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
