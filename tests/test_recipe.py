@@ -104,7 +104,7 @@ class Odd(CenterCrop):
         ([RandomCrop(9), RandomCrop(10)], "larger than the images"),
         ([Normalize(MEAN, STD), CenterCrop(9)], "zeros what is normalised"),
         ([CenterCrop(9), Normalize(MEAN, STD), Normalize(MEAN, STD)], "already normalised"),
-        ([RandomCrop(9), Views(CenterCrop(3), CenterCrop(4))], "RandomCrop(9 x 9) stands before"),
+        ([RandomCrop(9), Views(CenterCrop(3), CenterCrop(4))], "RandomCrop(9 x 9) comes before"),
         ([Views(CenterCrop(3), count=2), Normalize(MEAN, STD)], "Normalize comes after Views"),
         (Views(CenterCrop(3), Resize(3)), "View 1: The images may have different sizes"),
         (Views(CenterCrop(3), Compose([blur, CenterCrop(4)])), "blur comes before the images"),
