@@ -296,15 +296,10 @@ def _augment(
         ) from None
     dtype = "uint8" if output.dtype == "uint8" else "float32"
     out: npt.NDArray[Any] = np.empty((1, new_height, new_width, output.channels), dtype)
-    job = _native.Job(
-        [image],
-        out=out,
-        dtype=dtype,
-        mean=output.mean,
-        std=output.std,
-        program=program,
-        cuts=cuts,
+    view = _native.Rendering(
+        out, dtype=dtype, mean=output.mean, std=output.std, cuts=cuts, program=program
     )
+    job = _native.DecodeJob([image], [view])
     job.run()
     if failures := job.failures():
         _, code, detail, _ = failures[0]

@@ -76,13 +76,12 @@ class Program:
         cuts = targets.cut(geometry.compiled(self.steps), keys)
         return cuts, Moved(*targets.after(keys, native_program(self.pixels)))
 
-    def batch_options(self, cuts: Cuts) -> dict[str, Any]:
-        """Return keyword arguments of `fastdata.decode.decode_batch` for rows of :meth:`draw`."""
+    def batch_options(self) -> dict[str, Any]:
+        """Return keyword arguments of `_native.Rendering`, for ``cuts`` of :meth:`draw`."""
         return {
             "dtype": self.output.dtype,
             "mean": self.output.mean,
             "std": self.output.std,
-            "cuts": cuts,
             "program": native_program(self.pixels) if self.changes_canvas else None,
             "fill": self.fill,
         }
