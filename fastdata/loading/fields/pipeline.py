@@ -52,7 +52,7 @@ from fastdata.transforms.geometry import ANY_SIZE, Cuts
 
 if TYPE_CHECKING:
     from fastdata.remote.prefetch import FetchField
-    from fastdata.transforms.compile import Program
+    from fastdata.transforms.recipe import Program
 
 #: If more than one of so many samples is declined, later batches are gathered before they are
 #: decoded. Other decoders then start at once: a dataset of half PNGs loads an eighth faster.
