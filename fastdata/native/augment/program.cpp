@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <concepts>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -29,34 +28,13 @@ double draw_normal(uint64_t key, uint64_t draw) {
   return radius * cosine;
 }
 
-template <typename Step>
-concept HasRanges = requires(const Step& step) { step.in_double; };
-
-// Steps that any drawing takes may lead a program.
-template <typename Step>
-constexpr bool kFolds = requires(Drawing& drawing, const Step& step) { drawing.take(step, 0); };
-template <HasRanges Step>
-constexpr bool kFolds<Step> =
-    requires(Drawing& drawing, const Step& step, const AreaAndRatio& ranges) {
-      drawing.take(step, 0, ranges);
-    };
+/// Steps that run on pixels are never folded.
+CalledDrawing& called(Drawing& drawing) { return static_cast<CalledDrawing&>(drawing); }
 
 /// Whether a node may call an operation: the others are made by steps.
 bool is_called(Operation operation) {
   return operation <= Operation::gaussian_noise ||
          (operation >= Operation::tensor_contrast && operation <= Operation::tensor_autocontrast);
-}
-
-bool folds(StepKind kind) {
-#define FASTDATA_FOLDS(name, Struct, draws, ...) kFolds<steps::Struct>,
-  static constexpr bool kAll[] = {FASTDATA_STEPS(FASTDATA_FOLDS, FASTDATA_PARAMETER) false};
-  return kAll[static_cast<size_t>(kind)];
-}
-
-bool has_ranges(StepKind kind) {
-#define FASTDATA_HAS_RANGES(name, Struct, draws, ...) HasRanges<steps::Struct>,
-  static constexpr bool kAll[] = {FASTDATA_STEPS(FASTDATA_HAS_RANGES, FASTDATA_PARAMETER) false};
-  return kAll[static_cast<size_t>(kind)];
 }
 
 }  // namespace
@@ -87,24 +65,6 @@ StepProgram::StepProgram(std::vector<Node> nodes, std::vector<Value> values,
     throw std::invalid_argument("the first node is not the root");
   for (const Value& value : values_) check_value(value);
   check_node(0, nodes_[0].end, 0);
-  for (Node& node : nodes_) {
-    if (!has_ranges(node.kind)) continue;
-    double numbers[5];  // FASTDATA_RANGES are parameters in a row
-    const std::vector<Parameter>& parameters =
-        kind_of(node).parameters;
-    const auto first = std::find_if(parameters.begin(), parameters.end(), [](const Parameter& one) {
-      return std::string_view(one.name) == "least_area";
-    });
-    for (int i = 0; i < 5; i++) {
-      const Value& value = values_[node.first_value + (first - parameters.begin()) + i];
-      if (value.kind != ValueKind::constant)
-        throw std::invalid_argument("areas and ratios are not drawn");
-      numbers[i] = value.a;
-    }
-    if (!(numbers[0] >= 0 && numbers[2] > 0 && numbers[3] > 0))
-      throw std::invalid_argument("a part of parts or ratios that there are not");
-    node.ranges.emplace(numbers[0], numbers[1], numbers[2], numbers[3], numbers[4] != 0);
-  }
   check_leading(leading);
   for (auto node = nodes_.begin() + leading_end_; node != nodes_.end(); ++node) {
     needs_boxes_ = needs_boxes_ || node->kind == StepKind::iou_crop;
@@ -182,10 +142,8 @@ void StepProgram::check_leading(int leading) {
     leading_end_ = nodes_[leading_end_].end;
   }
   for (int at = 1; at < leading_end_; at++)
-    if (const StepKind kind = nodes_[at].kind;
-        kind == StepKind::mix || !(has_children(kind) || folds(kind)))
-      throw std::invalid_argument(std::string("it cannot be folded: ") +
-                                  kind_of(nodes_[at]).name);
+    if (!may_be_folded(nodes_[at].kind))
+      throw std::invalid_argument(std::string("it cannot be folded: ") + kind_of(nodes_[at]).name);
 }
 
 Cut StepProgram::cut(uint64_t key, int64_t width, int64_t height, Targets* targets) const {
@@ -250,10 +208,16 @@ Status StepProgram::visit(int at, Drawing& drawing) const {
   const Value* value = values_.data() + node.first_value;
   switch (node.kind) {
 #define FASTDATA_READ(type, name) read<type>(*value++, drawing),
-#define FASTDATA_VISIT(name, Struct, draws, ...) \
+#define FASTDATA_VISIT_PARENT(name, Struct, draws, ...) \
   case StepKind::name: return visit(steps::Struct{__VA_ARGS__}, at, drawing);
-    FASTDATA_STEPS(FASTDATA_VISIT, FASTDATA_READ)
-    case StepKind::call: return visit_call(node, static_cast<CalledDrawing&>(drawing));
+#define FASTDATA_VISIT_FOLDED(name, Struct, draws, ...) \
+  case StepKind::name: return drawing.take(steps::Struct{__VA_ARGS__}, node.draw);
+#define FASTDATA_VISIT_PIXELS(name, Struct, draws, ...) \
+  case StepKind::name: return called(drawing).take(steps::Struct{__VA_ARGS__}, node.draw);
+    FASTDATA_PARENTS(FASTDATA_VISIT_PARENT, FASTDATA_READ)
+    FASTDATA_FOLDED_STEPS(FASTDATA_VISIT_FOLDED, FASTDATA_READ)
+    FASTDATA_PIXEL_STEPS(FASTDATA_VISIT_PIXELS, FASTDATA_READ)
+    case StepKind::call: return visit_call(node, called(drawing));
   }
   return {};
 }
@@ -333,7 +297,7 @@ Status StepProgram::visit(const steps::Mixture& step, int at, Drawing& drawing) 
   const Node& node = nodes_[at];
   if (!(step.concentration > 0 && step.concentration <= kMaxConcentration))
     return {Code::bad_parameters, "a concentration that is not above 0, or beyond 1e6"};
-  auto& calls = static_cast<CalledDrawing&>(drawing);
+  CalledDrawing& calls = called(drawing);
   const auto mixing = static_cast<Mixing>(step.mixing);
   const uint64_t key = draw_bits(drawing.key(), node.draw);
   uint64_t drawn = 0;
@@ -367,17 +331,6 @@ Status StepProgram::visit(const steps::Mixture& step, int at, Drawing& drawing) 
   }
   calls.append(Call::of(operations::MixEnd{mixing == Mixing::blended_sum ? rest : 1.f}));
   return {};
-}
-
-template <typename Step>
-Status StepProgram::visit(const Step& step, int at, Drawing& drawing) const {
-  const Node& node = nodes_[at];
-  using Taker = std::conditional_t<kFolds<Step>, Drawing, CalledDrawing>;
-  auto& taker = static_cast<Taker&>(drawing);
-  if constexpr (HasRanges<Step>)
-    return taker.take(step, node.draw, *node.ranges);
-  else
-    return taker.take(step, node.draw);
 }
 
 Status StepProgram::visit_call(const Node& node, CalledDrawing& drawing) const {

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <vector>
 
 #include "augment/called.h"
@@ -60,7 +59,6 @@ struct Node {
   int end = 0;
   int first_value = 0;
   uint64_t draw = 0;
-  std::optional<AreaAndRatio> ranges = {};  // of steps that have them, made of their values
 };
 
 class StepProgram {
@@ -99,8 +97,6 @@ class StepProgram {
   Status visit(const steps::InOrder&, int at, Drawing& drawing) const;
   Status visit(const steps::SomeOf& step, int at, Drawing& drawing) const;
   Status visit(const steps::Mixture& step, int at, Drawing& drawing) const;
-  template <typename Step>
-  Status visit(const Step& step, int at, Drawing& drawing) const;
   Status visit_call(const Node& node, CalledDrawing& drawing) const;
 
   std::vector<Node> nodes_;
