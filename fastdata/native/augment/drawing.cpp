@@ -112,8 +112,8 @@ Status Drawing::take(const steps::ResizeKeepingRatio& step, uint64_t draw) {
     by_width = by_height = step.scale_is_area ? 1.0 / std::sqrt(factor) : factor;
   }
   if (draw_uniform(key_, draw + 2) < step.ratio_p) {
-    const double low = portable_log(step.least_ratio), high = portable_log(step.most_ratio);
-    const double factor = std::sqrt(portable_exp(between(low, high, key_, draw + 3)));
+    const double log = between(step.least_ratio.log, step.most_ratio.log, key_, draw + 3);
+    const double factor = std::sqrt(portable_exp(log));
     by_height /= factor;
     by_width *= factor;
   }
@@ -130,7 +130,7 @@ Status Drawing::take(const steps::ResizeToSequence& step, uint64_t) {
 }
 
 Status Drawing::take(const steps::ResizedCrop& step, uint64_t draw) {
-  if (!(step.least_area >= 0 && step.least_ratio > 0 && step.most_ratio > 0))
+  if (!(step.least_area >= 0 && step.least_ratio.value > 0 && step.most_ratio.value > 0))
     return {Code::bad_parameters, "a random crop of parts or ratios that there are not"};
   const AreaAndRatio ranges{step.least_area, step.most_area, step.least_ratio, step.most_ratio,
                             step.in_double};

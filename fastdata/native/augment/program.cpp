@@ -4,6 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -47,14 +48,10 @@ const std::vector<NamedKind>& step_kinds() {
   return kinds;
 }
 
-namespace {
-
-const NamedKind& kind_of(const Node& node) {
+static const NamedKind& kind_of(const Node& node) {
   if (node.kind == StepKind::call) return info_of(node.operation);
   return step_kinds()[static_cast<size_t>(node.kind)];
 }
-
-}  // namespace
 
 StepProgram::StepProgram(std::vector<Node> nodes, std::vector<Value> values,
                          std::vector<double> tables, int leading)
@@ -63,7 +60,12 @@ StepProgram::StepProgram(std::vector<Node> nodes, std::vector<Value> values,
     throw std::invalid_argument("a program has from 1 to 2^20 nodes");
   if (nodes_[0].kind != StepKind::sequence || nodes_[0].end != static_cast<int>(nodes_.size()))
     throw std::invalid_argument("the first node is not the root");
-  for (const Value& value : values_) check_value(value);
+  const FoldedDrawing none(0, 1, 1, nullptr);
+  for (Value& value : values_) {
+    check_value(value);
+    if (value.kind == ValueKind::constant && value.unit == Unit::one && value.sign_draw < 0)
+      value.settled = ratio_of(draw_number(value, none));
+  }
   check_node(0, nodes_[0].end, 0);
   check_leading(leading);
   for (auto node = nodes_.begin() + leading_end_; node != nodes_.end(); ++node) {
@@ -110,29 +112,45 @@ void StepProgram::check_node(int at, int end, int depth) const {
 
 void StepProgram::check_children(const Node& node, int children) const {
   if (!has_children(node.kind) && children) throw std::invalid_argument("a leaf with children");
-  const Value* values = values_.data() + node.first_value;
-  if (node.kind == StepKind::choice &&
-      (!children || (values[0].count && values[0].count != children)))
-    throw std::invalid_argument("a choice needs as many weights as children, or none");
-  if (node.kind == StepKind::sample) {
-    const double* weights = tables_.data() + values[1].first;
-    const auto positive =
-        std::count_if(weights, weights + values[1].count, [](double one) { return one > 0; });
-    if (values[1].count != children || !(values[0].a >= 0) ||
-        values[0].a > static_cast<double>(positive))
-      throw std::invalid_argument(
-          "a sample needs a weight a child, and as many above 0 as it takes");
+  const auto value = [&](std::string_view name) -> const Value& {
+    const std::vector<Parameter>& parameters = kind_of(node).parameters;
+    const auto is_it = [&](const Parameter& one) { return name == one.name; };
+    const auto found = std::find_if(parameters.begin(), parameters.end(), is_it);
+    return values_[node.first_value + (found - parameters.begin())];
+  };
+  switch (node.kind) {
+    case StepKind::choice: {
+      const int sums = value("sums").count;
+      if (!children || (sums && sums != children))
+        throw std::invalid_argument("a choice needs as many weights as children, or none");
+      return;
+    }
+    case StepKind::sample: {
+      const Value &weights = value("weights"), &count = value("count");
+      const double* first = tables_.data() + weights.first;
+      const auto positive =
+          std::count_if(first, first + weights.count, [](double one) { return one > 0; });
+      if (weights.count != children || !(count.a >= 0 && count.a <= static_cast<double>(positive)))
+        throw std::invalid_argument(
+            "a sample needs a weight a child, and as many above 0 as it takes");
+      return;
+    }
+    case StepKind::mix: {
+      if (!children) throw std::invalid_argument("a mixture of nothing");
+      const double mixing = value("mixing").a;
+      if (mixing != 0 && mixing != 1 && mixing != 2)
+        throw std::invalid_argument("a mixture made in no way there is");
+      return;
+    }
+    case StepKind::iou_crop:
+      if (value("options").count < 1) throw std::invalid_argument("a crop without options");
+      return;
+    case StepKind::erase:
+      if (value("values").count != 3 || value("deviations").count != 3)
+        throw std::invalid_argument("an erasure needs a value and a deviation a channel");
+      return;
+    default: return;
   }
-  if (node.kind == StepKind::mix) {
-    if (!children) throw std::invalid_argument("a mixture of nothing");
-    const double mixing = values[1].a;
-    if (mixing != 0 && mixing != 1 && mixing != 2)
-      throw std::invalid_argument("a mixture made in no way there is");
-  }
-  if (node.kind == StepKind::iou_crop && values[5].count < 1)
-    throw std::invalid_argument("a crop by boxes without options");
-  if (node.kind == StepKind::erase && (values[5].count != 3 || values[7].count != 3))
-    throw std::invalid_argument("an erasure needs a value and a deviation a channel");
 }
 
 void StepProgram::check_leading(int leading) {
@@ -165,6 +183,10 @@ Status StepProgram::draw(uint64_t key, int width, int height, Drawn& drawn,
 }
 
 double StepProgram::number(const Value& value, const Drawing& drawing) const {
+  return value.settled ? value.settled->value : draw_number(value, drawing);
+}
+
+double StepProgram::draw_number(const Value& value, const Drawing& drawing) const {
   double unit = 1;
   if (value.unit == Unit::width) unit = static_cast<double>(drawing.width());
   if (value.unit == Unit::height) unit = static_cast<double>(drawing.height());
@@ -199,6 +221,8 @@ T StepProgram::read(const Value& value, const Drawing& drawing) const {
     return {tables_.data() + value.first, value.count};
   else if constexpr (std::is_same_v<T, bool>)
     return number(value, drawing) != 0;
+  else if constexpr (std::is_same_v<T, Ratio>)
+    return value.settled ? *value.settled : ratio_of(number(value, drawing));
   else
     return number(value, drawing);
 }

@@ -1,15 +1,16 @@
 // The kinds of steps of a program, once for C++ and for Python (`_native.STEPS`): name, struct,
 // draws, and the names and types of the parameters.
 //
-// Sizes are in pixels, angles in degrees, fills 0 to 255. Numbers may be drawn; `Entries` are
-// constant. What a step does to the image's size, and to boxes and points, follows from the
-// operations that it is made of (drawing.h): masks and targets move by the same draw.
+// Sizes are in pixels, angles in degrees, fills 0 to 255. Numbers may be drawn; `Entries` and
+// `Ratio` are constant. What a step does to the image's size, and to boxes and points, follows from
+// the operations that it is made of (drawing.h): masks and targets move by the same draw.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "augment/named_kind.h"
+#include "geometry/crops.h"
 
 namespace fastdata {
 
@@ -28,7 +29,7 @@ struct Entries {
 #define FASTDATA_SIDES(P) P(double, left) P(double, top) P(double, right) P(double, bottom)
 #define FASTDATA_RANGES(P) \
   P(double, least_area)    \
-  P(double, most_area) P(double, least_ratio) P(double, most_ratio) P(bool, in_double)
+  P(double, most_area) P(Ratio, least_ratio) P(Ratio, most_ratio) P(bool, in_double)
 #define FASTDATA_CENTRE(P) P(bool, centred) P(double, x) P(double, y)
 
 // Steps with children: all of them in turn.
@@ -60,8 +61,8 @@ struct Entries {
   /* timm's ResizeKeepRatio: probabilities of another scale and of another ratio */            \
   S(resize_keeping_ratio, ResizeKeepingRatio, 4,                                               \
     FASTDATA_SIZE(P) P(double, longest) P(double, scale_p) P(double, least_scale)              \
-        P(double, most_scale) P(bool, scale_is_area) P(double, ratio_p) P(double, least_ratio) \
-            P(double, most_ratio) P(double, filter))                                           \
+        P(double, most_scale) P(bool, scale_is_area) P(double, ratio_p) P(Ratio, least_ratio)  \
+            P(Ratio, most_ratio) P(double, filter))                                            \
   /* timm's ResizeToSequence: `patch`: the side of one */                                      \
   S(resize_to_sequence, ResizeToSequence, 0,                                                   \
     P(double, patch) P(double, most_patches) P(double, greatest_ratio) P(double, filter))      \
