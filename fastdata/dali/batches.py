@@ -22,9 +22,9 @@ from fastdata.dali.graph import Graph
 from fastdata.dali.runner import Run, Runner
 from fastdata.decode.decoders import NATIVE
 from fastdata.errors import FastdataError, SlowPathWarning, warn
+from fastdata.executors import await_done
 from fastdata.loading.fields.batch import Batch, View
 from fastdata.loading.fields.buffers import BatchMemory
-from fastdata.loading.fields.helpers import await_done
 from fastdata.loading.fields.pipeline import Pipeline
 from fastdata.once import once
 from fastdata.plan.schedule import Planned

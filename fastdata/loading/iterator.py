@@ -21,8 +21,8 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from fastdata.device.delivery import after_fork, cannot_pickle, transformed
 from fastdata.device.transfer import map_tensors
 from fastdata.errors import FastdataError, SampleError, called, warn
+from fastdata.executors import end_daemon_threads
 from fastdata.loading.delivered import delivered, delivered_masks, delivered_target
-from fastdata.loading.fields import helpers
 from fastdata.loading.fields.batch import Batch
 from fastdata.loading.fields.further import Pipelines
 from fastdata.loading.fields.samples import SOURCE
@@ -473,7 +473,7 @@ def _close_all() -> None:
     _ender = threading.get_ident()
     for iterator in list(_LIVE):
         iterator.close()
-    helpers.end_all()
+    end_daemon_threads()
 
 
 #: Child of a batch's key, of its labels; `seeded` has the first ones, a `DeviceLoader` number 4.

@@ -14,6 +14,7 @@ from fastdata.decode.engine import Engine
 from fastdata.decode.rows import describe_kinds
 from fastdata.device.transfer import is_asynchronous
 from fastdata.errors import warn
+from fastdata.executors import helper_threads
 from fastdata.loading.fields.batch import Settings
 from fastdata.loading.fields.buffers import BufferPool
 from fastdata.loading.fields.further import (
@@ -22,7 +23,6 @@ from fastdata.loading.fields.further import (
     blobs_among,
     open_pipelines,
 )
-from fastdata.loading.fields.helpers import helper_threads
 from fastdata.loading.fields.masks import MaskPipeline
 from fastdata.loading.fields.pipeline import Pipeline, plan_fetches
 from fastdata.loading.fields.stats import Counters

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import FastdataError
-from fastdata.loading.fields.helpers import await_done, result_of
+from fastdata.executors import await_done, result_of
 from fastdata.loading.fields.outlines import HINT, Painting
 from fastdata.storage.arrow import as_arrow
 from fastdata.storage.fields import MASKS

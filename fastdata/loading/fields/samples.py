@@ -13,10 +13,10 @@ import numpy.typing as npt
 from PIL import Image
 
 from fastdata.errors import UsageError
+from fastdata.executors import InProcess
 from fastdata.loading.fields.batch import Batch, Settings
 from fastdata.loading.fields.buffers import BufferPool
 from fastdata.loading.fields.further import Pipelines, blobs_among, open_pipelines
-from fastdata.loading.fields.helpers import InlineExecutor
 from fastdata.loading.fields.masks import MaskPipeline
 from fastdata.loading.fields.pipeline import Pipeline
 from fastdata.loading.fields.readable import Readable, Unreadable
@@ -233,7 +233,7 @@ class SampleDecoder:
             blobs = blobs_among(self._source, self._fields)
             remote = self._source.start_pass(iter(()), self._numbering, set(), fields=blobs)
             pool = BufferPool(1, False)
-            helpers, counters = InlineExecutor(), Counters(0)
+            helpers, counters = InProcess(), Counters(0)
 
             def decoder(
                 source: Any, name: str, fetch: FetchField | None
