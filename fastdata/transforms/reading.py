@@ -1,8 +1,7 @@
 """The interface of a step, and `Reading`, which folds steps into programs for the core.
 
-A step says what the pipeline has in hand after it; the reading keeps that. So neither knows the
-other's classes: steps are in `crops`, `colours` and others, and transforms of other libraries come
-in through `Libraries`.
+A step returns the reading after it, so neither needs the other's classes: steps are in `crops`,
+`colours` and other files, and transforms of other libraries come in through `Libraries`.
 """
 
 from __future__ import annotations
@@ -160,7 +159,7 @@ class Step:
 
     @property
     def refusal(self) -> str:
-        """The end of a message about an image that it cannot be done to: a clause on its size."""
+        """The end of a message about an image of an unsuitable size: a clause."""
         return f"which {self.title} cannot resize"
 
     def geometry(self) -> Cut:
@@ -191,7 +190,7 @@ def _tree_of_one(step: Step) -> Builder:
 
 
 class Holder(Step):
-    """Base of steps that hold several others, of which they do some."""
+    """Base of steps that hold other steps, of which they do some."""
 
     any_floats = True
     transforms: tuple[Any, ...]
