@@ -213,7 +213,7 @@ def _join(
         # Two subsets of one dataset share what is learnt of its files.
         sources = {id(part.dataset): part.open for part in parts}
         opened = {key: open_one(learns) for key, open_one in sources.items()}
-        return JoinedSource.of([opened[id(part.dataset)] for part in parts])
+        return JoinedSource([opened[id(part.dataset)] for part in parts])
 
     named = [part.what for part in parts[:_NAMED_PARTS]]
     if len(parts) > len(named):

@@ -31,7 +31,7 @@ from fastdata.loading.iterator import NativeIterator
 from fastdata.loading.progress import Progress
 from fastdata.plan.order import Order
 from fastdata.plan.schedule import BatchSchedule, Drawn, Numbering
-from fastdata.storage.source import Source
+from fastdata.storage.source import PassRequest, Source
 from fastdata.transforms.outcomes import without_fixed_size
 from fastdata.transforms.recipe import Recipe
 
@@ -121,7 +121,7 @@ class NativePath:
         if self.in_part and not self._by_size:
             fetches = partial(plan_fetches, self._settings, numbering, key)
         blobs = blobs_among(self.source, self._fields)
-        remote = self.source.start_pass(batches, numbering, bad, fetches, blobs)
+        remote = self.source.start_pass(PassRequest(batches, numbering, bad, fetches, blobs))
         if remote is not None:
             batches = remote
         drops = config.on_error == "drop"
