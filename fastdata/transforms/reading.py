@@ -54,10 +54,10 @@ class Step:
     """One step of a pipeline, in the core's terms.
 
     A subclass is a frozen dataclass. It has to have `words`, and `emit`, its nodes in the program.
-    It overrides `size_after` and `channels_after` where it changes these; `unfit` and `misfit`
-    where it may be impossible; `cut` and ``is_geometry`` where the core can do it while decoding;
-    `read` where it adds no node. Its positional fields have the names of torchvision's attributes,
-    from which `from_torchvision` makes it.
+    It overrides `size_after` and `channels_after` if it changes these; `declines` and `too_small`
+    if it may be impossible; `cut` and ``is_geometry`` if the core can do it while decoding; `read`
+    if it adds no node. Its positional fields have the names of torchvision's attributes, from which
+    `from_torchvision` makes it.
     """
 
     #: torchvision computes otherwise on tensors of bytes than on PIL images.
@@ -147,18 +147,18 @@ class Step:
         """Return whether it would pad images of a size, or of unknown sizes."""
         return False
 
-    def unfit(self, reading: Reading) -> Declined | None:
+    def declines(self, reading: Reading) -> Declined | None:
         """Return why it cannot be done to the sample of a reading; None if it can."""
         return None
 
-    def misfit(self, size: tuple[int, int]) -> str:
+    def too_small(self, size: tuple[int, int]) -> str:
         """Say why images of a size are too small for it; "" if they are not."""
         return ""
 
     # --- geometry ----------------------------------------------------------------------------
 
     @property
-    def refusal(self) -> str:
+    def size_reason(self) -> str:
         """The end of a message about an image of an unsuitable size: a clause."""
         return f"which {self.title} cannot resize"
 
@@ -440,7 +440,7 @@ class Reading:
         if self.joint is not None and (self.joint.still or self.joint.settled):
             plain_targets = "targets are plain tensors here, which it leaves as they are"
             return Declined(plain_targets if self.joint.still else CONVERTED)
-        if (reason := step.unfit(self)) is not None:
+        if (reason := step.declines(self)) is not None:
             return reason
         if not self.pixels and step.is_geometry and (cut := step.cut(self)) is not None:
             return cut
@@ -461,7 +461,7 @@ class Reading:
                 return Declined("it works on bytes, and has floats here")
             if self.mean is not None and step.may_pad(self.fixed):
                 return Declined("it would pad with zeros what is normalised")
-        if self.fixed and (reason := step.misfit(self.fixed)):
+        if self.fixed and (reason := step.too_small(self.fixed)):
             return Declined(reason)
         pixels, size = (*self.pixels, step), step.size_after(self.fixed)
         last = self.last if step.size_after(_SOME_SIZE) == _SOME_SIZE else title
@@ -493,7 +493,7 @@ class Reading:
 
     def _resolved(self, step: Step) -> Step | Declined:
         """Return a step of a pixel program, with all steps inside it translated."""
-        if (reason := step.unfit(self)) is not None:
+        if (reason := step.declines(self)) is not None:
             return reason
         if not step.in_program:
             if step.is_geometry:

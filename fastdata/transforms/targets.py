@@ -40,7 +40,7 @@ class _OfBoxes(Transform):
     is_geometry = True
     draws_geometry = False
 
-    def unfit(self, reading: Reading) -> Declined | None:
+    def declines(self, reading: Reading) -> Declined | None:
         return _without_boxes(reading)
 
     def works_on_floats(self, normalised: bool) -> bool:
@@ -246,7 +246,7 @@ class RandomIoUCrop(Transform):
         return words if self.p == 1 else f"with p {self.p:g} ({words})"
 
     @property
-    def refusal(self) -> str:
+    def size_reason(self) -> str:
         return "in which RandomIoUCrop finds no crop that a box overlaps enough"
 
     def cut(self, reading: Reading) -> Reading | None:
@@ -260,7 +260,7 @@ class RandomIoUCrop(Transform):
     def _ranges(self) -> tuple[float, ...]:
         return self.min_scale, self.max_scale, self.min_aspect_ratio, self.max_aspect_ratio
 
-    def unfit(self, reading: Reading) -> Declined | None:
+    def declines(self, reading: Reading) -> Declined | None:
         return _without_boxes(reading)
 
     def size_after(self, size: Fixed) -> Fixed:
