@@ -16,6 +16,7 @@ from fastdata.transforms.nodes import DrawnNumber
 from fastdata.transforms.tree import Builder
 
 _FACTORS = ("brightness", "contrast", "saturation")
+_PARAMETERS = {**dict.fromkeys(_FACTORS, "factor"), "hue": "turns"}
 _Jitter: TypeAlias = Annotated["float | Range | None", checks.around(1.0, 0.0, checks.MOST_FACTOR)]
 _Factors: TypeAlias = Annotated[Range, range_from(0.0, checks.MOST_FACTOR)]
 
@@ -73,9 +74,9 @@ class ColorJitter(Transform):
         return f"colour jitter ({', '.join(words)})"
 
     def emit(self, tree: Builder) -> None:
-        with tree.node("order", draws=len(self._used)):
+        with tree.node("order", len(self._used)):
             for name, values in self._used.items():
-                tree.call(name, tree.uniform(*values))
+                tree.add(name, **{_PARAMETERS[name]: tree.uniform(*values)})
 
 
 @dataclass(frozen=True)
@@ -106,11 +107,11 @@ class RandomPhotometricDistort(Transform):
 
         def one(name: str) -> None:
             with tree.maybe(self.p):
-                tree.call(name, tree.uniform(*getattr(self, name)))
+                tree.add(name, **{_PARAMETERS[name]: tree.uniform(*getattr(self, name))})
 
         one("brightness")
         # Contrast changes before the colours or after them.
-        with tree.node("choice", draws=1):
+        with tree.node("choice", sums=()):
             for order in (("contrast", "saturation", "hue"), ("saturation", "hue", "contrast")):
                 with tree.node("sequence"):
                     for name in order:
@@ -191,7 +192,7 @@ class RandomPosterize(ByChance):
         return f"posterise to {self.bits} bits"
 
     def emit_always(self, tree: Builder) -> None:
-        tree.call("posterize", self.bits)
+        tree.add("posterize", bits=self.bits)
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ class RandomSolarize(ByChance):
         return f"solarise from {self.threshold:g}"
 
     def emit_always(self, tree: Builder) -> None:
-        tree.call("solarize", tree.threshold(self.threshold))
+        tree.add("solarize", threshold=tree.threshold(self.threshold))
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,7 @@ class RandomAdjustSharpness(ByChance):
         return f"sharpness {self.sharpness_factor:g}"
 
     def emit_always(self, tree: Builder) -> None:
-        tree.call("sharpness", self.sharpness_factor)
+        tree.add("sharpness", factor=self.sharpness_factor)
 
 
 @dataclass(frozen=True)
@@ -290,7 +291,8 @@ class GaussianBlur(Transform):
 
     def emit(self, tree: Builder) -> None:
         sigma = tree.uniform(*self.sigma)  # type: ignore[misc]
-        tree.call("gaussian_blur", *self.kernel_size, sigma, sigma)  # type: ignore[misc]
+        width, height = self.kernel_size  # type: ignore[misc]
+        tree.add("gaussian_blur", width=width, height=height, sigma_x=sigma, sigma_y=sigma)
 
 
 @dataclass(frozen=True)
@@ -310,7 +312,7 @@ class PillowBlur(ByChance):
         return f"Pillow's blur, radius {range_words(self.radius)}"
 
     def emit_always(self, tree: Builder) -> None:
-        tree.call("box_blur", DrawnNumber("uniform_double", *self.radius).number(tree))  # type: ignore[misc]
+        tree.add("box_blur", sigma=DrawnNumber("uniform_double", *self.radius).number(tree))  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
@@ -334,4 +336,5 @@ class GaussianNoise(Transform):
         return f"noise of {self.sigma:g}"
 
     def emit(self, tree: Builder) -> None:
-        tree.call("gaussian_noise", self.mean, self.sigma, bool(self.clip), draws=1)
+        values = {"mean": self.mean, "sigma": self.sigma, "clip": bool(self.clip)}
+        tree.add("gaussian_noise", 1, **values)

@@ -161,11 +161,18 @@ class Erasure(Step):
     def emit(self, tree: Builder) -> None:
         of, noise = self.of, 0 if self.deviations is None else 1 + (self.noise == "color")
         least, most = of.count  # type: ignore[misc]
-        with tree.maybe(of.p), tree.node("choice", draws=1):
+        with tree.maybe(of.p), tree.node("choice", sums=()):
             for count in range(least, most + 1):
-                scale = [part / count for part in of.scale]
-                deviations = self.deviations or (0, 0, 0)
-                values = (*scale, *of.ratio, *self.values, noise, *deviations, of.in_double)
                 with tree.node("sequence"):
                     for _ in range(count):
-                        tree.leaf("erase", *values, draws=23)
+                        tree.add(
+                            "erase",
+                            least_area=of.scale[0] / count,
+                            most_area=of.scale[1] / count,
+                            least_ratio=of.ratio[0],
+                            most_ratio=of.ratio[1],
+                            in_double=of.in_double,
+                            values=self.values,
+                            noise=noise,
+                            deviations=self.deviations or (0, 0, 0),
+                        )

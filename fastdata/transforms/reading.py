@@ -34,9 +34,6 @@ from fastdata.transforms.tree import Builder, Bytes, tree_of
 #: (width, height) of all images; None: it depends on the image, or on draws.
 Fixed: TypeAlias = "tuple[int, int] | None"
 
-#: A step's name and values in ``native/geometry/geometry.h``.
-Cut: TypeAlias = tuple[str, Sequence[float]]
-
 #: Colour outside an image, R, G, B, 0 to 255; and value outside a mask.
 Fills: TypeAlias = tuple[tuple[int, int, int], int]
 
@@ -161,10 +158,6 @@ class Step:
     def size_reason(self) -> str:
         """The end of a message about an image of an unsuitable size: a clause."""
         return f"which {self.title} cannot resize"
-
-    def geometry(self) -> Cut:
-        """Return its name and values for the core."""
-        raise TypeError(f"{self!r} is not geometry")
 
     def cut(self, reading: Reading) -> Reading | None:
         """Return the reading with it in the geometry; None if it has to run on pixels."""

@@ -21,7 +21,7 @@ from typing import Any
 from fastdata.transforms.checks import PILLOW_FILTERS
 from fastdata.transforms.crops import FlooredCenterCrop
 from fastdata.transforms.identity import is_code, name_in, overridden
-from fastdata.transforms.nodes import Operation
+from fastdata.transforms.nodes import operation
 from fastdata.transforms.outcomes import Conversion, Declined, Translation
 from fastdata.transforms.output import Normalize
 from fastdata.transforms.reading import Step
@@ -100,7 +100,7 @@ def _steps(processor: Any, model: str) -> Translation:
         crop = processor.crop_size
         steps.append(FlooredCenterCrop((crop.height, crop.width)))
     if getattr(processor, "do_flip_channel_order", False):
-        steps.append(Operation("permute", (2, 1, 0)))
+        steps.append(operation("permute", red=2, green=1, blue=0))
     return (*steps, *_floats(processor, model))
 
 
