@@ -16,7 +16,7 @@ from fastdata.device.transfer import Destination, is_asynchronous
 from fastdata.errors import UsageError
 from fastdata.loading.collate import fast_collate
 from fastdata.loading.fields.images import Readable, Unreadable
-from fastdata.loading.fields.samples import BESIDES, SOURCE, require_names
+from fastdata.loading.fields.names import BESIDES, SOURCE, require_names
 from fastdata.loading.fields.targets import reader_of, require_still
 from fastdata.loading.sampler import find_ranks, own_ranks
 from fastdata.plan.order import AUTO, OrderLike, as_order

@@ -21,7 +21,7 @@ from torch.utils.data import Sampler, SequentialSampler
 from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import DeviceIterator, Tracker
 from fastdata.errors import SlowPathWarning, UsageError, warn
-from fastdata.loading.config import Choice, LoaderConfig
+from fastdata.loading.config import LoaderConfig
 from fastdata.loading.fields.images import Readable
 from fastdata.loading.fields.stats import Stats
 from fastdata.loading.images import PrefixDataset, reads_remotely
@@ -358,16 +358,13 @@ class DataLoader(Resumable[T], Generic[T]):
             if self._sized and type(self._native) is not NativePath:
                 hint = "Take fastdata.DataLoader, or batches of one size."
                 raise UsageError("a BySize needs the core's own decoder", hint)
-            self._native.differ([self._path_of(one) for one in self._sized])
+            if self._sized:
+                about = choice.images, choice.recipe, self._config
+                sized: Any = [(one.images, one.recipe) for one in self._sized]
+                self._native = NativePath(*about, sized)
         own = getattr(self.batch_sampler, "sampler", self.sampler)
         if isinstance(own, LoadersOwn):
             own.native = self._native is not None and self._own_order
-
-    def _path_of(self, choice: Choice) -> NativePath:
-        """Return the native path of batches of one size."""
-        assert choice.images is not None
-        assert choice.recipe is not None
-        return NativePath(choice.images, choice.recipe, self._config)
 
     def _native_path(self, images: Readable, recipe: Recipe, config: LoaderConfig) -> NativePath:
         """Return the native path; a subclass may decode by other means."""
