@@ -14,7 +14,7 @@ from fastdata.benchmarks.adapters._transforms import image_folder
 from fastdata.benchmarks.contenders import Contender
 from fastdata.benchmarks.pixels import PillowCheck
 
-from fastdata.cli.locations import Folder, json_option, print_json
+from fastdata.cli.locations import LocalFolder, json_option, print_json
 from fastdata.errors import UsageError
 from fastdata.machine import usable_cpus
 from fastdata.storage.manifest import MANIFEST_NAME
@@ -40,7 +40,7 @@ _SHORT = 55.0
 
 
 @click.command("bench")
-@click.argument("folder", type=Folder(), required=False)
+@click.argument("folder", type=LocalFolder(), required=False)
 @click.option(
     "--tree",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -141,7 +141,7 @@ def command(
         options["warmup"] = min(3.0, options["seconds"]) if whole else 1.0
     if threads is None:
         threads = harness.default_threads() if whole else (usable_cpus(),)
-    how = harness.Options(threads=threads, **options)
+    how = harness.MeasureOptions(threads=threads, **options)
     chosen = [] if dataset is None else contenders.of_dataset(dataset)[: 1 if whole else 2]
     if tree is not None:
         chosen += _of_tree(ways, against, chosen)
@@ -155,7 +155,7 @@ def command(
     with ExitStack() as stack:
         if work is None:
             work = Path("bench-data" if whole else stack.enter_context(TemporaryDirectory()))
-        data = harness.Data(work, dataset, tree, images)
+        data = harness.BenchmarkData(work, dataset, tree, images)
         try:
             keep(harness.measure(chosen, data, how, PillowCheck(data.small, dataset), keep=keep))
         finally:  # also by a Ctrl-C

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from fastdata.benchmarks import data as data_of
-from fastdata.benchmarks.adapters._serve import Request
+from fastdata.benchmarks.adapters._serve import ContenderRequest
 from fastdata.benchmarks.contenders import Contender, has_gpu
 from fastdata.benchmarks.pixels import CHECKED, SIZE, Check, PillowCheck
 from fastdata.benchmarks.processes import ContenderError, run_contender
@@ -41,8 +41,8 @@ _QUICKLY = 2 << 30
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of a measurement; `Request` says what contenders make of them.
+class MeasureOptions:
+    """Options of a measurement; `ContenderRequest` says what contenders make of them.
 
     A process may take ``timeout`` seconds beyond warm-up and steady state. No round begins that
     would not end ``within`` seconds, if there is such a limit.
@@ -62,7 +62,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Data:
+class BenchmarkData:
     """Data to read: the user's dataset, and a tree, repeated to a number of ``images``.
 
     ``work`` is the folder of what is prepared for contenders.
@@ -88,8 +88,8 @@ def default_threads() -> tuple[int, ...]:
 
 def measure(
     contenders: Sequence[Contender],
-    data: Data,
-    options: Options,
+    data: BenchmarkData,
+    options: MeasureOptions,
     check: Check,
     *,
     workload: str = "loaders",
@@ -169,8 +169,8 @@ def _passed(checks: dict[str, Any]) -> str:
 class _Measurement:
     """One run of the benchmark; ``stack`` removes staged copies in the end."""
 
-    data: Data
-    options: Options
+    data: BenchmarkData
+    options: MeasureOptions
     check: Check
     scratch: Path
     stack: ExitStack
@@ -250,9 +250,11 @@ class _Measurement:
         out.unlink()
         return arrays
 
-    def _request(self, contender: Contender, path: Path, threads: int, case: str) -> Request:
+    def _request(
+        self, contender: Contender, path: Path, threads: int, case: str
+    ) -> ContenderRequest:
         shared = ("batch_size", "crop", "order", "seconds", "warmup", "seed")
-        return Request(
+        return ContenderRequest(
             data=str(path.absolute()),
             variant=contender.variant,
             threads=threads,
@@ -263,7 +265,7 @@ class _Measurement:
             **{name: getattr(self.options, name) for name in shared},
         )
 
-    def _run(self, contender: Contender, request: Request) -> dict[str, Any]:
+    def _run(self, contender: Contender, request: ContenderRequest) -> dict[str, Any]:
         options = self.options
         timeout = options.timeout + (0 if request.check else options.warmup + options.seconds)
         events = run_contender(contender.interpreter, contender.path, request, timeout)
@@ -272,7 +274,7 @@ class _Measurement:
         return events
 
 
-def _check_batches(first: dict[str, Any], request: Request) -> None:
+def _check_batches(first: dict[str, Any], request: ContenderRequest) -> None:
     """Check that timed batches are of the checked kind."""
     count, *shape = first.get("shape", [0])
     size = request.size

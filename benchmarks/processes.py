@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fastdata.benchmarks.adapters._serve import Request
+from fastdata.benchmarks.adapters._serve import ContenderRequest
 
 #: Modules that adapters share, and adapters that run where fastdata is installed.
 ADAPTERS = Path(__file__).resolve().parent / "adapters"
@@ -27,7 +27,7 @@ class ContenderError(Exception):
 
 
 def run_contender(
-    interpreter: Path, adapter: Path, request: Request, timeout: float
+    interpreter: Path, adapter: Path, request: ContenderRequest, timeout: float
 ) -> dict[str, Any]:
     """Run one request; return its events by name: "ready", "first", "round", "done".
 

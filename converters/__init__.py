@@ -10,10 +10,11 @@ from fastdata.converters.indexing import index
 from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.masks import MaskedImages
 from fastdata.converters.mds import MdsImages
-from fastdata.converters.packed import PackedDataset, Part
-from fastdata.converters.packing import Packed, pack
+from fastdata.converters.options import PackOptions
+from fastdata.converters.packed import DatasetPart, PackedDataset
+from fastdata.converters.packing import PackResult, pack
 from fastdata.converters.parquet import ParquetImages
-from fastdata.converters.records import Record, Source
+from fastdata.converters.records import ImageSource, Record
 from fastdata.converters.table import TableImages
 from fastdata.converters.voc import VocImages
 from fastdata.converters.webdataset import WebDataset
@@ -23,18 +24,19 @@ __all__ = [
     "ArrowImages",
     "Cifar",
     "CocoImages",
+    "DatasetPart",
     "Encoding",
     "ImageFolder",
     "ImageNet",
+    "ImageSource",
     "LmdbImages",
     "MaskedImages",
     "MdsImages",
-    "Packed",
+    "PackOptions",
+    "PackResult",
     "PackedDataset",
     "ParquetImages",
-    "Part",
     "Record",
-    "Source",
     "TableImages",
     "VocImages",
     "WebDataset",

@@ -112,6 +112,9 @@ class Annotations:
 class AnnotatedImages(TableImages):
     """Source of images with annotations."""
 
+    key_hint = "Rename one of them"
+    _problem, _size = "problem", "size"
+
     def __init__(
         self,
         found: Annotations,
@@ -135,20 +138,17 @@ class AnnotatedImages(TableImages):
             root,
             path="path",
             key="key",
-            problem="problem",
-            size="size",
             masks=[name for name in found.masks if name in chosen],
             formats={name: one for name, one in found.formats.items() if name in chosen},
             fields=fields,
             about=found.about,
             storage_options=storage_options,
         )
-        self.key_hint = "Rename one of them"
         self.about["root"] = str(self._tree)
         self.inputs += inputs
 
 
-class Folder:
+class AnnotatedFolder:
     """Files below a folder; those behind a URL are listed once."""
 
     def __init__(

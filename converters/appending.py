@@ -15,9 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fastdata.converters.options import local_folder
-from fastdata.converters.packing import Packed, Progress, pack
-from fastdata.converters.records import Source, further_fields
+from fastdata.converters.options import PackOptions, local_folder
+from fastdata.converters.packing import PackingProgress, PackResult, pack
+from fastdata.converters.records import ImageSource
 from fastdata.converters.trees import SourceFile
 from fastdata.converters.workspace import remove_outputs, work_folder
 
@@ -45,18 +45,18 @@ PART_FILES = 1000
 
 def index_parts(
     files: Sequence[SourceFile],
-    open_source: Callable[..., Source],
+    open_source: Callable[..., ImageSource],
     out: str | os.PathLike[str],
     *,
     append: bool,
     part_files: int,
     seek_points: bool,
-    reporting: Callable[[str], AbstractContextManager[Progress]],
+    reporting: Callable[[str], AbstractContextManager[PackingProgress]],
     force: bool = False,
     local: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     **options: Any,
-) -> Packed:
+) -> PackResult:
     """Index files in parts, or add those that an index lacks as new parts."""
     if part_files < 1:
         raise UsageError(f"--part-files {part_files}: no part has so few", "Give 1 or more.")
@@ -87,7 +87,7 @@ def index_parts(
                     manifest = pack(
                         _opened(open_source, chunk, parts),
                         place.of(part),
-                        seek_points=seek_points,
+                        options=PackOptions(seek_points=seek_points),
                         force=place.load(part) is not None,
                         progress=progress,
                         local=None if local is None else Path(local) / part,
@@ -100,7 +100,7 @@ def index_parts(
             place.write(parts)
         mark.unlink()
     shown = place.name if is_url(out) else Path(out)
-    return Packed(shown, parts, resumed)
+    return PackResult(shown, parts, resumed)
 
 
 def _missing(files: Sequence[SourceFile], known: Mapping[str, int]) -> list[SourceFile]:
@@ -115,14 +115,14 @@ def _missing(files: Sequence[SourceFile], known: Mapping[str, int]) -> list[Sour
 
 
 def _opened(
-    open_source: Callable[..., Source], files: Sequence[SourceFile], parts: Parts | None
-) -> Source:
+    open_source: Callable[..., ImageSource], files: Sequence[SourceFile], parts: Parts | None
+) -> ImageSource:
     """Return the source of some files, with the fields that the index has."""
     source = open_source(files=files)
     if parts is None:
         return source
     names = [field.name for field in parts.field_list if field not in IMAGE_AND_LABEL]
-    others = {field.name for field in further_fields(source)}
+    others = {field.name for field in source.fields}
     if not others > set(names):
         return source
     warn(

@@ -14,6 +14,16 @@ import numpy.typing as npt
 import pyarrow as pa
 from fastdata.converters import tabular
 from fastdata.converters.records import Record
+from fastdata.converters.rowfiles import (
+    BATCH_ROWS,
+    EXTENTS,
+    OUTSIDE,
+    ROWS,
+    OpenRows,
+    RowBatch,
+    RowsFile,
+    reading,
+)
 from fastdata.converters.rows import column_of, column_path, column_values
 from fastdata.converters.trees import LocalTree, data_files, is_folder, require_utf8
 
@@ -129,13 +139,13 @@ def _read_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-class ArrowRows(tabular.RowsFile):
+class ArrowRows(RowsFile):
     """Rows of an Arrow file."""
 
     @contextmanager
     def open(self) -> Iterator[_OpenArrow]:
         """Open it."""
-        with tabular.reading(self, "Arrow IPC"):
+        with reading(self, "Arrow IPC"):
             yield _OpenArrow(self, MappedArrow(self.file.location))
 
 
@@ -172,8 +182,8 @@ class _Piece(NamedTuple):
         paths = self._paths(column)
         nulls = np.flatnonzero(~_valid(values)).tolist() if values.null_count else []
         if paths is not None and any(paths[row].is_valid for row in nulls):
-            return tabular.OUTSIDE
-        return tabular.ROWS if self.arrow.extents(values)[0] is None else tabular.EXTENTS
+            return OUTSIDE
+        return ROWS if self.arrow.extents(values)[0] is None else EXTENTS
 
     def _paths(self, column: str) -> pa.Array | None:
         """Return the paths beside bytes in Hugging Face's structs; None if there are none."""
@@ -201,7 +211,7 @@ def _outside(path: str | None) -> Record | None:
     return Record("", 0, path, 0, stat.st_size, stat.st_mtime_ns)
 
 
-class _OpenArrow(tabular.OpenRows):
+class _OpenArrow(OpenRows):
     def __init__(self, rows: ArrowRows, arrow: MappedArrow) -> None:
         self._rows, self._arrow, self.schema = rows, arrow, arrow.schema
 
@@ -214,16 +224,16 @@ class _OpenArrow(tabular.OpenRows):
                     value = read_file(place.path)
                 yield value
 
-    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[tabular.Batch]:
-        for piece in self._pieces([*columns, *blobs], tabular.BATCH_ROWS):
+    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[RowBatch]:
+        for piece in self._pieces([*columns, *blobs], BATCH_ROWS):
             values = {name: column_values(piece.batch, name) for name in columns}
             places = {name: piece.places(name) for name in blobs}
-            yield tabular.Batch(piece.batch.num_rows, values, places)
+            yield RowBatch(piece.batch.num_rows, values, places)
 
     def kept(self, column: str) -> str:
         found = {piece.kept(column) for piece in self._pieces([column])}
-        kinds = tabular.OUTSIDE, tabular.ROWS
-        return next((kind for kind in kinds if kind in found), tabular.EXTENTS)
+        kinds = OUTSIDE, ROWS
+        return next((kind for kind in kinds if kind in found), EXTENTS)
 
     def groups(self) -> list[int]:
         return [batch.num_rows for batch in self._arrow.batches([])]

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
-from fastdata.converters.records import Record
+from fastdata.converters.records import ImageSource, Record
 from fastdata.converters.trees import SourceFile, read_file, source_tree
 
 from fastdata.errors import FastdataError, SourceError, UsageError
@@ -113,7 +113,7 @@ def _unpickle(data: bytes) -> dict[bytes, Any]:
     return found
 
 
-class Cifar:
+class Cifar(ImageSource):
     """One split of CIFAR-10 or CIFAR-100.
 
     Samples are raw pixels, in the order of the published batches; a key is ``<batch>/<row>``.
@@ -121,8 +121,6 @@ class Cifar:
     ``root`` is the folder with the archive or with its unpacked files, or its URL. ``split`` is
     ``train`` or ``test``.
     """
-
-    root: str | None = None  # there are no image files to leave in place
 
     def __init__(
         self,

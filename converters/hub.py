@@ -17,8 +17,9 @@ from typing import Any
 import pyarrow as pa
 from fastdata.converters.options import require_arguments
 from fastdata.converters.parquet import ParquetImages
-from fastdata.converters.records import Source
-from fastdata.converters.table import TableImages, read_table
+from fastdata.converters.records import ImageSource
+from fastdata.converters.table import TableImages
+from fastdata.converters.table_files import read_table
 from fastdata.converters.webdataset import WebDataset
 
 from fastdata.errors import SourceError, UsageError
@@ -50,7 +51,7 @@ def hub_source(
     kind: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     **options: Any,
-) -> Source:
+) -> ImageSource:
     """Open a dataset on the Hub as a source, at the commit that its revision is now."""
     place = pinned(url, storage_options)
     root = place._replace(path="").url

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastdata.converters.records import Record, Sharded
+from fastdata.converters.records import ImageSource, Record
 from fastdata.converters.trees import LeftOut, Tree, class_records, source_tree
 
 from fastdata.errors import SourceError
@@ -16,7 +16,7 @@ from fastdata.remote.urls import is_url
 from fastdata.storage.look import instead, look
 
 
-class ImageFolder(Sharded):
+class ImageFolder(ImageSource):
     """Source of the images of a tree whose top folders are the classes.
 
     Classes, labels and order are torchvision's. A key is the image's path below ``root`` without
@@ -40,33 +40,27 @@ class ImageFolder(Sharded):
             raise instead(str(self._tree), "has no class folders", hint)
         self.about = {"kind": "imagefolder", "root": str(self._tree)}
         self.inputs = [self._tree.location]
-        self.root: str | None = self._tree.root
+        self.root = self._tree.root
 
     def shards(self) -> list[ClassFolders]:
         """Return the shards of the listing: a few classes each."""
         return class_shards(self._tree, self.classes, self.classes, allow_empty=self._allow_empty)
 
 
-class FlatFolder(Sharded):
+class FlatFolder(ImageSource):
     """Source of the images of a folder without class folders; they have no labels."""
-
-    classes: list[str]
 
     def __init__(
         self, root: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
     ) -> None:
         self._tree = source_tree(root, storage_options)
-        self.classes, self.inputs, self.root = [], [self._tree.location], self._tree.root
+        self.inputs, self.root = [self._tree.location], self._tree.root
         self.about = {"kind": "images", "root": str(self._tree)}
 
     def records(self) -> Iterator[Record]:
         """Yield the images."""
         for record in class_records(self._tree, ".", 0, Counter()):
             yield record._replace(key=record.key.removeprefix("./"))
-
-    def shards(self) -> list[FlatFolder]:
-        """Return one shard."""
-        return [self]
 
 
 #: Most shards of a listing: tasks, and files.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.converters.imagefolder import class_shards
-from fastdata.converters.records import Listable, Record, Sharded
+from fastdata.converters.records import ImageSource, Listable, Record
 from fastdata.converters.trees import SourceFile, Tree, class_records, source_tree, storable
 
 from fastdata.errors import FastdataError, SourceError, UsageError
@@ -43,7 +43,7 @@ def default_root() -> Path:
     return Path(os.environ.get("IMAGENET_DIR") or "imagenet")
 
 
-class ImageNet(Sharded):
+class ImageNet(ImageSource):
     """Source of one split of ImageNet, in any of its layouts.
 
     - *folders*: ``train/<wnid>/*.JPEG`` and ``val/<wnid>/*.JPEG``;

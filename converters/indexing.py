@@ -20,10 +20,10 @@ from fastdata.converters.hub import hub_source
 from fastdata.converters.imagefolder import FlatFolder, ImageFolder
 from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.mds import MdsImages
-from fastdata.converters.options import require_arguments, root_of
-from fastdata.converters.packing import SILENT, Packed, Progress, pack
+from fastdata.converters.options import PackOptions, require_arguments, root_of
+from fastdata.converters.packing import SILENT, PackingProgress, PackResult, pack
 from fastdata.converters.parquet import ParquetImages
-from fastdata.converters.records import Source
+from fastdata.converters.records import ImageSource
 from fastdata.converters.webdataset import WebDataset
 
 from fastdata.errors import BadSamplesError, BusyError, FastdataError, SourceError, UsageError
@@ -37,7 +37,7 @@ from fastdata.storage.formats import IN_PLACE
 from fastdata.storage.look import look
 
 #: Opens a source, by the kind that `look` finds.
-_SOURCES: Mapping[str, Callable[..., Source]] = {
+_SOURCES: Mapping[str, Callable[..., ImageSource]] = {
     "webdataset": WebDataset,
     "imagefolder": ImageFolder,
     "images": FlatFolder,
@@ -68,7 +68,7 @@ def source_of(
     kind: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     **options: Any,
-) -> Source:
+) -> ImageSource:
     """Open what others wrote, as a source for `pack`."""
     if _is_on_hub(place):
         return hub_source(os.fspath(place), kind, storage_options, **options)
@@ -138,11 +138,11 @@ def index(
     seek_points: bool = False,
     append: bool = False,
     part_files: int | None = None,
-    reporting: Callable[[str], AbstractContextManager[Progress]] | None = None,
+    reporting: Callable[[str], AbstractContextManager[PackingProgress]] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     source: Mapping[str, Any] | None = None,
     **options: Any,
-) -> Packed:
+) -> PackResult:
     """Index what others wrote; `ImageDataset(out)` then reads the images where they are.
 
     Every image is read once, for its size and checksum. An interrupted run resumes, and an index
@@ -203,14 +203,14 @@ def index(
             opened,
             out,
             container=container_of(opened),
-            seek_points=seek_points,
+            options=PackOptions(seek_points=seek_points),
             progress=progress,
             storage_options=storage_options,
             **options,
         )
 
 
-def container_of(source: Source) -> str:
+def container_of(source: ImageSource) -> str:
     """Return the container that indexes a source where it lies."""
     for container in IN_PLACE:
         if root_of(source, container) is not None:

@@ -22,11 +22,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from fastdata.converters.records import (
+    ImageSource,
     Listable,
     Record,
-    Source,
-    further_fields,
-    listing_shards,
 )
 
 from fastdata.errors import SourceError, printable
@@ -166,12 +164,12 @@ class Unit(NamedTuple):
 
 
 def write_listing(
-    source: Source,
+    source: ImageSource,
     folder: Path,
     progress: Callable[[int], None],
     executor: Executor,
     skip_bad: bool = False,
-) -> Listing:
+) -> RecordListing:
     """List a source into a folder; with ``skip_bad``, images of one key but the first are bad."""
     folder.mkdir(exist_ok=True)
     (folder / _SUMMARY).unlink(missing_ok=True)
@@ -183,8 +181,8 @@ def write_listing(
     def tick() -> None:
         progress(executor.reported()[0] - before)
 
-    numbered = enumerate(listing_shards(source))
-    task = partial(_list_shard, folder, _schema(further_fields(source)))
+    numbered = enumerate(source.shards())
+    task = partial(_list_shard, folder, _schema(source.fields))
     for shard_rows, shard_totals, others in executor.run(task, numbered, tick, AHEAD):
         rows.append(shard_rows)
         totals = Totals(*map(sum, zip(totals, shard_totals, strict=True)))
@@ -195,7 +193,7 @@ def write_listing(
         raise SourceError(
             f"{source.about.get('root', 'the source')}: no images found"
             + (f" ({describe_left_out(left_out)} left out)" if left_out else ""),
-            getattr(source, "hint", "Check --root; images are found by their extension (.jpg, …)."),
+            source.hint,
         )
     write_summary(folder, rows, totals, left_out)
     buckets = 1 + total // _COMPARED_AT_ONCE
@@ -203,7 +201,7 @@ def write_listing(
     repeated: set[int] = set()
     for found in executor.run(check, range(buckets), ahead=AHEAD):
         repeated.update(found)
-    listing = Listing(folder)
+    listing = RecordListing(folder)
     clashes = _clashes(listing, repeated) if repeated else {}
     if clashes and not skip_bad:
         shown = [
@@ -212,8 +210,9 @@ def write_listing(
         ]
         if len(clashes) > len(shown):
             shown.append(f"and {len(clashes) - len(shown):,} more")
-        hint = getattr(source, "key_hint", "Rename one of them")
-        raise SourceError("; ".join(shown), f"{hint}, or keep the first alone with --skip-bad.")
+        raise SourceError(
+            "; ".join(shown), f"{source.key_hint}, or keep the first alone with --skip-bad."
+        )
     return _with_problems(listing, clashes) if clashes else listing
 
 
@@ -221,7 +220,9 @@ def write_listing(
 _MOST_CLASHES = 10
 
 
-def _with_problems(listing: Listing, clashes: Mapping[int, tuple[str, str, str]]) -> Listing:
+def _with_problems(
+    listing: RecordListing, clashes: Mapping[int, tuple[str, str, str]]
+) -> RecordListing:
     """Return a listing in which some rows are bad: their key is that of an earlier one."""
     at = SCHEMA.get_field_index("problem")
     touched = {bisect_right(listing.starts, row) - 1 for row in clashes}
@@ -239,7 +240,7 @@ def _with_problems(listing: Listing, clashes: Mapping[int, tuple[str, str, str]]
                 row += batch.num_rows
 
         write_shard(shard_path(listing.folder, shard), batches(), listing.schema)
-    return Listing(listing.folder)
+    return RecordListing(listing.folder)
 
 
 #: Row counts of the shards, written when all shards are listed.
@@ -388,7 +389,7 @@ def _repeated_hashes(folder: Path, shards: int, buckets: int, bucket: int) -> li
     return found
 
 
-def _clashes(listing: Listing, repeated: set[int]) -> dict[int, tuple[str, str, str]]:
+def _clashes(listing: RecordListing, repeated: set[int]) -> dict[int, tuple[str, str, str]]:
     """Return rows whose key an earlier row has: the key, and the paths of both, by number."""
     seen: dict[str, str] = {}
     found: dict[int, tuple[str, str, str]] = {}
@@ -405,7 +406,7 @@ def _clashes(listing: Listing, repeated: set[int]) -> dict[int, tuple[str, str, 
     return found
 
 
-class Listing:
+class RecordListing:
     """Reader of a listing, a batch at a time.
 
     Files are read, not mapped: a mapped file would count as resident memory of every worker.

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastdata.converters.records import MOST_CLASSES, Record, Sharded
+from fastdata.converters.records import MOST_CLASSES, ImageSource, Record
 from fastdata.converters.shuffling import split_to_pack
 from fastdata.converters.trees import (
     LeftOut,
@@ -50,7 +50,7 @@ _NO_IMAGE = re.compile(r"__.*__", re.DOTALL)
 _CLASS = "class"
 
 
-class LmdbImages(Sharded):
+class LmdbImages(ImageSource):
     """Source of the values of an LMDB, in the order of its keys.
 
     A key that is printable UTF-8 is the sample's key, without ``/`` at its beginning; of another
@@ -71,8 +71,6 @@ class LmdbImages(Sharded):
             ``(?P<class>[^/]+)/.*``.
     """
 
-    root: str | None = None  # there are no image files to leave in place
-
     def __init__(
         self,
         root: str | os.PathLike[str],
@@ -85,7 +83,7 @@ class LmdbImages(Sharded):
         found = _databases(root, storage_options)
         where = redact(os.fspath(root)) if is_url(root) else str(Path(root).resolve())
         self.archives = list(found.values())
-        self.inputs: list[Path | str] = [file.location for file in self.archives]
+        self.inputs = [file.location for file in self.archives]
         self.about: dict[str, Any] = {"kind": "lmdb", "root": where}
         self.about |= {"database": database} if database else {}
         self.about |= {"keys": keys} if keys else {}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from fastdata.converters.annotations import AnnotatedImages, Annotations, Folder
+from fastdata.converters.annotations import AnnotatedFolder, AnnotatedImages, Annotations
 
 from fastdata.errors import SourceError
 
@@ -34,13 +34,13 @@ class MaskedImages(AnnotatedImages):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         places = posixpath.normpath(images), posixpath.normpath(masks)
-        folder = Folder(root, storage_options)
+        folder = AnnotatedFolder(root, storage_options)
         found = _annotations(folder, *places, image_ending, mask_ending)
         super().__init__(found, root, fields, storage_options=storage_options)
 
 
 def _annotations(
-    folder: Folder, images: str, masks: str, image_ending: str, mask_ending: str
+    folder: AnnotatedFolder, images: str, masks: str, image_ending: str, mask_ending: str
 ) -> Annotations:
     found, beside = _by_name(folder, images, image_ending), _by_name(folder, masks, mask_ending)
     about = {"kind": "masks", "images": images, "masks": masks}
@@ -61,7 +61,7 @@ def _annotations(
     return rows
 
 
-def _by_name(folder: Folder, below: str, ending: str) -> dict[str, list[str]]:
+def _by_name(folder: AnnotatedFolder, below: str, ending: str) -> dict[str, list[str]]:
     found = {
         name.removesuffix(ending): paths
         for name, paths in folder.images(below).items()

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from fastdata.converters import tabular
 from fastdata.converters.records import Record
+from fastdata.converters.rowfiles import BATCH_ROWS, OpenRows, RowBatch, RowsFile, reading
 from fastdata.converters.trees import SourceFile, Tree, source_tree
 
 from fastdata.errors import FastdataError, SourceError
@@ -126,7 +127,7 @@ class _Column(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MdsRows(tabular.RowsFile):
+class MdsRows(RowsFile):
     """Samples of a shard: their number, its bytes, and its columns in the order of the values."""
 
     samples: int = 0
@@ -136,11 +137,11 @@ class MdsRows(tabular.RowsFile):
     @contextmanager
     def open(self) -> Iterator[_OpenMds]:
         """Open it."""
-        with tabular.reading(self, "MDS"), self.file.open() as opened:
+        with reading(self, "MDS"), self.file.open() as opened:
             yield _OpenMds(self, opened)
 
 
-class _OpenMds(tabular.OpenRows):
+class _OpenMds(OpenRows):
     def __init__(self, rows: MdsRows, opened: Any) -> None:
         self._rows, self._opened = rows, opened
         self._state = rows.file.mtime_ns
@@ -161,11 +162,11 @@ class _OpenMds(tabular.OpenRows):
             offset, length = self._extents(row)[column]
             yield self._read(offset, min(length, MOST_BYTES))
 
-    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[tabular.Batch]:
+    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[RowBatch]:
         path = self._rows.file.location
         wanted = {one.name: one for one in self._rows.columns if one.name in columns}
-        for first in range(0, self._rows.samples, tabular.BATCH_ROWS):
-            rows = range(first, min(first + tabular.BATCH_ROWS, self._rows.samples))
+        for first in range(0, self._rows.samples, BATCH_ROWS):
+            rows = range(first, min(first + BATCH_ROWS, self._rows.samples))
             values: dict[str, list[Any]] = {name: [] for name in columns}
             places: dict[str, list[Record | None]] = {name: [] for name in blobs}
             for row in rows:
@@ -174,7 +175,7 @@ class _OpenMds(tabular.OpenRows):
                     values[name].append(column.value(self._read(*extents[name])))
                 for name in blobs:
                     places[name].append(Record("", 0, path, *extents[name], self._state))
-            yield tabular.Batch(len(rows), values, places)
+            yield RowBatch(len(rows), values, places)
 
     def _extents(self, row: int) -> dict[str, tuple[int, int]]:
         begin, end = self._offsets[row : row + 2].tolist()

@@ -1,4 +1,4 @@
-"""Checks of packing's options: container, seed, executor, and where the output may lie."""
+"""Packing's options, and checks: container, seed, executor, and where the output may lie."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fastdata.converters.encode import Encoding
+from fastdata.converters.encode import ORIGINAL, Encoding
 from fastdata.converters.ray_executor import RayExecutor
-from fastdata.converters.records import Source, further_fields, tables_of
+from fastdata.converters.records import ImageSource
 from fastdata.converters.shuffling import is_split, shuffles
 from fastdata.converters.trees import common_folder, is_utf8
 
@@ -24,6 +25,7 @@ from fastdata.storage.fields import IMAGE, IMAGES, LABEL, NAME, RELATIVE, Field
 from fastdata.storage.files import cache_folder, digest_name, read_file
 from fastdata.storage.manifest import MANIFEST_NAME, MOST_BYTES, Manifest
 from fastdata.storage.parted import PART
+from fastdata.storage.source import DEFAULT_STRIDE
 from fastdata.storage.trust import make_cache_folder
 
 #: Fields without a format that count pixels of the image, by the kind of their source.
@@ -35,6 +37,47 @@ _WITHOUT = {
 }
 #: Executors of packing's tasks.
 EXECUTORS = ("local", "ray")
+#: Containers of several files, and default bytes of images and fields at which one ends.
+_SHARDED, SHARD_SIZE = ("parquet", "shards"), 256 << 20
+
+
+@dataclass(frozen=True)
+class PackOptions:
+    """Options on which a dataset's bytes depend, beside its source and its container.
+
+    Attributes:
+        encoding: Encoding of stored images.
+        plain_images: Whether Parquet's images are bytes, as petastorm needs, not structs.
+        shard_size: Bytes of samples at which a file ends (``parquet``, ``shards``); None for
+            256 MiB.
+        seek_points: Whether to index where in a JPEG a decoder may start (`fastdata.decode`).
+        shuffle: Whether to permute the samples. None for True if the container is ``parquet`` or
+            ``shards``, unless the split or its folder has a name for evaluation.
+        seed: Seed of the permutation, any int; None for 0.
+    """
+
+    encoding: Encoding = ORIGINAL
+    plain_images: bool = False
+    shard_size: int | None = None
+    seek_points: bool = True
+    shuffle: bool | None = None
+    seed: int | None = None
+
+    @property
+    def stride(self) -> int | None:
+        """Pixels between seek points; None for no seek points."""
+        return DEFAULT_STRIDE if self.seek_points else None
+
+    def file_size(self, container: str) -> int | None:
+        """Return the bytes at which a file of a container ends; None if it has one file or none."""
+        return (self.shard_size or SHARD_SIZE) if container in _SHARDED else None
+
+    def in_manifest(self, container: str) -> dict[str, Any]:
+        """Return the options for the manifest, apart from the order; JSON values."""
+        options = self.encoding.options() | {"seek_points": self.stride}
+        if size := self.file_size(container):
+            options["shard_size"] = size
+        return options | ({"plain_images": True} if self.plain_images else {})
 
 
 def require_arguments(kind: str, arguments: Iterable[str]) -> None:
@@ -45,10 +88,9 @@ def require_arguments(kind: str, arguments: Iterable[str]) -> None:
             raise UsageError(f"{option} has no effect on --kind {kind}", "Leave it out.")
 
 
-def choose_seed(
-    source: Source, container: str, shuffle: bool | None, seed: int | None
-) -> int | None:
+def choose_seed(source: ImageSource, container: str, options: PackOptions) -> int | None:
     """Return the seed of the permutation; None for the source's order."""
+    shuffle, seed = options.shuffle, options.seed
     if shuffle is None:
         shuffle = shuffles(container, source.about)
     if not shuffle and seed is not None:
@@ -72,11 +114,9 @@ def choose_executor(name: str, address: str | None, workers: int | None) -> Exec
     return local_executor(workers)
 
 
-def check_options(
-    source: Source, container: str, encoding: Encoding, plain_images: bool, shard_size: int | None
-) -> None:
+def check_options(source: ImageSource, container: str, options: PackOptions) -> None:
     """Raise UsageError for options that contradict each other, and for names of no field."""
-    require_fields([IMAGE, LABEL, *further_fields(source)])
+    require_fields([IMAGE, LABEL, *source.fields])
     if container not in formats.CONTAINERS:
         raise UsageError(
             f"unknown container {container}", f"Use --to {' or '.join(formats.CONTAINERS)}."
@@ -94,22 +134,22 @@ def check_options(
                 f"{redact(root)}: the index would contain the credentials in this URL",
                 "Give them by --storage-option.",
             )
-        if encoding.kind != "original":
+        if options.encoding.kind != "original":
             raise UsageError(
                 f"--to {container} leaves images unchanged, so it takes no --encoding",
                 "Use --to lmdb, parquet or shards.",
             )
-    if encoding.max_side is not None:
+    if options.encoding.max_side is not None:
         _require_no_pixels(source)
-    if plain_images and container != "parquet":
+    if options.plain_images and container != "parquet":
         raise UsageError(f"plain_images has no effect in {container}", "Leave it out.")
-    if shard_size is not None and container not in ("parquet", "shards"):
+    if options.shard_size is not None and container not in _SHARDED:
         raise UsageError(f"--shard-size has no effect with --to {container}", "Leave it out.")
-    if shard_size is not None and shard_size < 1:
-        raise UsageError(f"--shard-size {shard_size} is not a size", "Use 1 or more bytes.")
+    if options.shard_size is not None and options.shard_size < 1:
+        raise UsageError(f"--shard-size {options.shard_size} is not a size", "Use 1 or more bytes.")
 
 
-def _require_no_pixels(source: Source) -> None:
+def _require_no_pixels(source: ImageSource) -> None:
     """Reject smaller images beside fields that would still belong to the larger ones."""
     known: set[str] = set()
     about: Any = source.about
@@ -117,7 +157,7 @@ def _require_no_pixels(source: Source) -> None:
         known.update(_IN_PIXELS.get(about.get("kind"), ()))
         about = about.get("of")
     names = []
-    for field in further_fields(source):
+    for field in source.fields:
         pixels = field.format and not field.format.startswith(RELATIVE)
         if pixels or field.kind in IMAGES or field.name in known:
             names.append(field.name)
@@ -129,22 +169,22 @@ def _require_no_pixels(source: Source) -> None:
         )
 
 
-def root_of(source: Source, container: str) -> str | None:
+def root_of(source: ImageSource, container: str) -> str | None:
     """Return the folder or URL that the paths of an index in place are relative to.
 
     None if the container writes files of its own, or cannot index the source.
     """
     if container == "folder":
         return source.root
-    files = getattr(source, "archives", None) if container == "archives" else None
-    if (tables := tables_of(source, container)) is not None:
+    files = source.archives if container == "archives" else None
+    if (tables := source.tables_in(container)) is not None:
         files = tables.files
     if not files:
         return None
     return common_folder([file.location for file in files])
 
 
-def check_out(source: Source, out: str | os.PathLike[str]) -> None:
+def check_out(source: ImageSource, out: str | os.PathLike[str]) -> None:
     """Reject an output inside an input, or around one."""
     place = os.fspath(out)
     if not is_utf8(place):
@@ -161,7 +201,7 @@ def check_out(source: Source, out: str | os.PathLike[str]) -> None:
             )
 
 
-def check_classes(source: Source, out: str | os.PathLike[str]) -> None:
+def check_classes(source: ImageSource, out: str | os.PathLike[str]) -> None:
     """Reject numbers of classes that differ from another split's, packed beside the output."""
     names, ours = _class_names(source.classes, source.about), _origin(source.about)
     here = Path(out).absolute()

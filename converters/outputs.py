@@ -12,10 +12,10 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from fastdata.converters.listing import Listing, Unit
-from fastdata.converters.parts import Part, PartBuilder, read_section
-from fastdata.converters.records import Source, tables_of
-from fastdata.converters.tasks import Job, Piece, pack_unit, pieces, prepare
+from fastdata.converters.listing import RecordListing, Unit
+from fastdata.converters.parts import PartBuilder, UnitPart, read_section
+from fastdata.converters.records import ImageSource
+from fastdata.converters.tasks import PackJob, Piece, pack_unit, pieces, prepare
 
 from fastdata.errors import CorruptionError
 from fastdata.executors import Executor
@@ -39,13 +39,13 @@ _FILES_AHEAD = 1024
 #: Bytes of an offset and a length.
 _EXTENT = 16
 #: Returns a unit's part; None if it is not current.
-Current: TypeAlias = Callable[[Unit], Part | None]
+Current: TypeAlias = Callable[[Unit], UnitPart | None]
 #: Returns the names of files that have arrived in a bucket.
 Arrived: TypeAlias = Callable[[Iterable[FileEntry]], set[str]]
 Tick: TypeAlias = Callable[[], None]
 
 
-class Kind(NamedTuple):
+class EncodingTotals(NamedTuple):
     """Number and bytes of the images of one encoding; ``turned`` have an EXIF orientation."""
 
     images: int
@@ -61,10 +61,12 @@ class Outputs:
 
     kept = ""
 
-    def __init__(self, job: Job, source: Source, listing: Listing, units: Sequence[Unit]) -> None:
+    def __init__(
+        self, job: PackJob, source: ImageSource, listing: RecordListing, units: Sequence[Unit]
+    ) -> None:
         self.job, self._source, self._listing, self.units = job, source, listing, units
 
-    def done(self, current: Current, arrived: Arrived) -> dict[int, Part]:
+    def done(self, current: Current, arrived: Arrived) -> dict[int, UnitPart]:
         """Return the units that an earlier run has finished, by number."""
         parts = ((unit.number, current(unit)) for unit in self.units)
         found = {number: part for number, part in parts if part is not None}
@@ -75,12 +77,12 @@ class Outputs:
         path = self.job.out / file.name
         return file.name in sent or (path.exists() and path.stat().st_size == file.size)
 
-    def names(self, done: Mapping[int, Part]) -> set[str]:
+    def names(self, done: Mapping[int, UnitPart]) -> set[str]:
         """Return the names of the files of finished units."""
         return {part.file.name for part in done.values() if part.file is not None}
 
     def pack(
-        self, executor: Executor, done: Mapping[int, Part], tick: Tick, *, uploads: bool
+        self, executor: Executor, done: Mapping[int, UnitPart], tick: Tick, *, uploads: bool
     ) -> Iterator[Unit]:
         """Pack the units that are not done; yield each one that is."""
         task = partial(pack_unit, self.job)
@@ -90,7 +92,7 @@ class Outputs:
         for unit, _ in zip(todo, results, strict=True):
             yield unit
 
-    def finished(self, parts: Sequence[Part]) -> list[FileEntry]:
+    def finished(self, parts: Sequence[UnitPart]) -> list[FileEntry]:
         """Return the manifest's entries of the files, when all units are packed.
 
         A source's archives or tables are not read again.
@@ -99,8 +101,8 @@ class Outputs:
             return [part.file for part in parts if part.file is not None]
         assert self.job.root is not None
         start = len(self.job.root.rstrip("/")) + 1
-        tables = tables_of(self._source, self.job.container)
-        files = (getattr(self._source, "archives", None) or ()) if tables is None else tables.files
+        tables = self._source.tables_in(self.job.container)
+        files = (self._source.archives or ()) if tables is None else tables.files
         return [
             FileEntry(named(name, column) if column else name, file.size, "")
             for column in ([""] if tables is None else tables.columns)
@@ -109,27 +111,27 @@ class Outputs:
         ]
 
     def rows(
-        self, parts: Sequence[Part], numbers: Mapping[str, int], field: str
+        self, parts: Sequence[UnitPart], numbers: Mapping[str, int], field: str
     ) -> Iterator[pa.RecordBatch]:
         """Yield the index rows of all units, of a field's blobs; ``numbers`` are the files'."""
         elsewhere = self.job.container in formats.ELSEWHERE
         for batch in self._section(parts, field):
             yield _numbered(batch, numbers) if elsewhere else batch
 
-    def _section(self, parts: Sequence[Part], field: str) -> Iterator[pa.RecordBatch]:
+    def _section(self, parts: Sequence[UnitPart], field: str) -> Iterator[pa.RecordBatch]:
         for unit, part in zip(self.units, parts, strict=True):
             yield from read_section(self.job.part(unit), part, field)
 
     def write(
-        self, parts: Sequence[Part], files: list[FileEntry], made: str
-    ) -> tuple[dict[str, Kind], tuple[StoredField, ...]]:
+        self, parts: Sequence[UnitPart], files: list[FileEntry], made: str
+    ) -> tuple[dict[str, EncodingTotals], tuple[StoredField, ...]]:
         """Write the index, and the files of further fields, which are added to ``files``.
 
         Return images by encoding, the most frequent first, and all fields. ``made`` is the
         manifest's generation.
         """
         job, samples = self.job, sum(part.samples for part in parts)
-        kinds: dict[str, Kind] = {}
+        kinds: dict[str, EncodingTotals] = {}
         numbers = {entry.name: number for number, entry in enumerate(files)}
         nulls = {name for part in parts for name in part.nulls}
         cpus = usable_cpus()  # reads files of the kernel
@@ -166,19 +168,21 @@ class OneFile(Outputs):
 
     kept = lmdb.DATA_NAME + PARTIAL_SUFFIX
 
-    def __init__(self, job: Job, source: Source, listing: Listing, units: Sequence[Unit]) -> None:
+    def __init__(
+        self, job: PackJob, source: ImageSource, listing: RecordListing, units: Sequence[Unit]
+    ) -> None:
         super().__init__(job, source, listing, units)
         self._data, self._unfinished = job.out / lmdb.DATA_NAME, job.out / self.kept
         self._blobs = [IMAGE.name, *(field.name for field in job.fields if field.type is None)]
         self._extents, self._samples = job.work / "extents", 0
 
-    def done(self, current: Current, arrived: Arrived) -> dict[int, Part]:
+    def done(self, current: Current, arrived: Arrived) -> dict[int, UnitPart]:
         """Return the units committed to the LMDB, by number; none if it holds anything else."""
         if self._data.exists():
             # A kill came between renaming the file and writing the manifest: undo the renaming.
             os.replace(self._data, self._unfinished)
         left = lmdb.entries(self._unfinished)
-        found: dict[int, Part] = {}
+        found: dict[int, UnitPart] = {}
         for unit in self.units:
             part = current(unit)
             # The file is written in order: samples cannot be inserted. A kill may have come
@@ -190,17 +194,19 @@ class OneFile(Outputs):
         # Commits cannot be undone without changing the file's bytes.
         return {} if left else found
 
-    def names(self, done: Mapping[int, Part]) -> set[str]:
+    def names(self, done: Mapping[int, UnitPart]) -> set[str]:
         """Return the name of the file, if a unit is finished."""
         return {self.kept} if done else set()
 
     def pack(
-        self, executor: Executor, done: Mapping[int, Part], tick: Tick, *, uploads: bool
+        self, executor: Executor, done: Mapping[int, UnitPart], tick: Tick, *, uploads: bool
     ) -> Iterator[Unit]:
         """Commit the units that are not done, in order; yield each one that is."""
         job = self.job
         # LMDB stores the map size in the file, so it is a function of the source.
-        as_listed = job.encoding.kind == "original" and all(one.type is None for one in job.fields)
+        as_listed = job.options.encoding.kind == "original" and all(
+            one.type is None for one in job.fields
+        )
         # Lengths of rows that a library decodes are estimates.
         exact = as_listed and next(self._listing.records(0, 1)).column is None
         map_size = lmdb.map_size(sum(unit.stored for unit in self.units), exact=exact)
@@ -226,7 +232,7 @@ class OneFile(Outputs):
             committed += part.samples
             yield unit
 
-    def finished(self, parts: Sequence[Part]) -> list[FileEntry]:
+    def finished(self, parts: Sequence[UnitPart]) -> list[FileEntry]:
         """Name the file, note where its blobs lie, and return its entry."""
         publish(self._unfinished, self._data)
         self._samples = sum(part.samples for part in parts)
@@ -248,7 +254,7 @@ class OneFile(Outputs):
         return CorruptionError(what, "Start over: --force.")
 
     def rows(
-        self, parts: Sequence[Part], numbers: Mapping[str, int], field: str
+        self, parts: Sequence[UnitPart], numbers: Mapping[str, int], field: str
     ) -> Iterator[pa.RecordBatch]:
         """Yield the index rows of all units, with offsets in the finished file."""
         at = SCHEMA.get_field_index("offset")
@@ -277,13 +283,15 @@ def entry_of(path: Path, cpus: int | None = None) -> FileEntry:
     return FileEntry(path.name, path.stat().st_size, f"{checksum:08x}")
 
 
-def _counted(batches: Iterable[pa.RecordBatch], kinds: dict[str, Kind]) -> Iterator[pa.RecordBatch]:
+def _counted(
+    batches: Iterable[pa.RecordBatch], kinds: dict[str, EncodingTotals]
+) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         column, lengths = batch.column("encoding"), as_numpy(batch.column("length"))
         codes, turned = as_numpy(column.indices), as_numpy(batch.column("orientation")) > 1
         for code in np.unique(codes).tolist():
             name, of_kind = column.dictionary[code].as_py(), lengths[codes == code]
-            images, size, before = kinds.get(name, Kind(0, 0, 0))
+            images, size, before = kinds.get(name, EncodingTotals(0, 0, 0))
             found = len(of_kind), int(of_kind.sum()), int(turned[codes == code].sum())
-            kinds[name] = Kind(images + found[0], size + found[1], before + found[2])
+            kinds[name] = EncodingTotals(images + found[0], size + found[1], before + found[2])
         yield batch

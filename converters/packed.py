@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from fastdata.converters.records import Listable, Record, Sharded
+from fastdata.converters.records import ImageSource, Listable, Record
 from fastdata.converters.trees import file_at
 
 from fastdata.errors import SourceError, UsageError, printable
@@ -28,7 +28,7 @@ from fastdata.storage.shapes import with_formats, with_masks
 _ROWS_PER_SHARD = 65_536
 
 
-class Part(NamedTuple):
+class DatasetPart(NamedTuple):
     """Part of a dataset's samples, chosen by their keys alone.
 
     Parts that do not overlap share no sample, and parts that cover 0 to 1 have all of them. Another
@@ -47,7 +47,7 @@ class Part(NamedTuple):
         return self.start <= drawn / (1 << 53) < self.stop
 
 
-class PackedDataset(Sharded):
+class PackedDataset(ImageSource):
     """Source of a packed dataset's samples, in the dataset's order.
 
     Bytes, keys, labels and classes are the dataset's. Every image is checked against its
@@ -67,7 +67,7 @@ class PackedDataset(Sharded):
         self,
         root: str | os.PathLike[str],
         *,
-        part: Part | None = None,
+        part: DatasetPart | None = None,
         keys: Sequence[str] | None = None,
         formats: Mapping[str, str] | None = None,
         masks: Sequence[str] = (),
@@ -91,7 +91,7 @@ class PackedDataset(Sharded):
         self.packed_order = {"order": manifest.order, "seed": manifest.seed}
         root_of_images = _images_root(self._place, manifest)
         self.root = root_of_images if manifest.groups is None else None
-        self.inputs: list[Path | str] = [self._place if is_url(root) else Path(self._place)]
+        self.inputs = [self._place if is_url(root) else Path(self._place)]
         self.about: dict[str, Any] = {"kind": "fastdata", "root": shown, "of": manifest.source}
         if "exif_transpose" in manifest.source:
             self.about["exif_transpose"] = manifest.source["exif_transpose"]
@@ -126,7 +126,7 @@ class PackedRows(NamedTuple):
     place: str
     start: int
     stop: int
-    part: Part | None
+    part: DatasetPart | None
     keys: frozenset[str] | None
     options: dict[str, Any]
 

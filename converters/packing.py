@@ -20,11 +20,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from fastdata.converters.encode import ORIGINAL, Encoding
-from fastdata.converters.listing import Listing, Unit, stored_with_index, with_fields, write_listing
+from fastdata.converters.listing import (
+    RecordListing,
+    Unit,
+    stored_with_index,
+    with_fields,
+    write_listing,
+)
 from fastdata.converters.options import (
+    PackOptions,
     check_classes,
     check_options,
     check_out,
@@ -33,12 +39,12 @@ from fastdata.converters.options import (
     local_folder,
     root_of,
 )
-from fastdata.converters.outputs import COMMIT_SIZE, Kind, OneFile, Outputs, entry_of
-from fastdata.converters.parts import Bad, Part, read_part
+from fastdata.converters.outputs import COMMIT_SIZE, EncodingTotals, OneFile, Outputs, entry_of
+from fastdata.converters.parts import Bad, UnitPart, read_part
 from fastdata.converters.ray_executor import RayExecutor
-from fastdata.converters.records import Source, further_fields, tables_of
+from fastdata.converters.records import ImageSource
 from fastdata.converters.shuffling import shuffle_listing
-from fastdata.converters.tasks import Job, encode, reader
+from fastdata.converters.tasks import PackJob, encode, reader
 from fastdata.converters.uploading import Uploading
 from fastdata.converters.workspace import is_ours, outputs_size, remove_outputs, work_folder
 
@@ -75,19 +81,16 @@ from fastdata.storage.manifest import (
 )
 from fastdata.storage.records import INDEX_NAME
 from fastdata.storage.row_groups import runs_of
-from fastdata.storage.source import DEFAULT_STRIDE
 from fastdata.text import human_count
 
-#: Default bytes of images and fields at which an output file ends.
-SHARD_SIZE = 256 << 20
 #: Most records in a unit of any size: limits the index rows in memory.
 _UNIT_ROWS = 262_144
 #: Records to encode first, to estimate the size of the others.
 _ESTIMATE_FROM = 64
 
 
-class Progress(Protocol):
-    """Receiver of the progress of packing; its methods do nothing unless overridden."""
+class PackingProgress:
+    """Receiver of the progress of packing; subclasses override what they show."""
 
     def listed(self, records: int) -> None:
         """Report the number of records listed so far."""
@@ -102,14 +105,10 @@ class Progress(Protocol):
         """Report the remaining step after all images are packed."""
 
 
-class Silent(Progress):
-    """Progress that is ignored."""
+SILENT = PackingProgress()
 
 
-SILENT = Silent()  # type: ignore[abstract]  # empty bodies, by intent
-
-
-class Packed(NamedTuple):
+class PackResult(NamedTuple):
     """Result of packing: the dataset's folder or URL without credentials, and its manifest.
 
     ``resumed`` are samples that an earlier run had packed. ``kinds`` are stored images by encoding,
@@ -120,30 +119,29 @@ class Packed(NamedTuple):
     path: Path | str
     manifest: Manifest
     resumed: int
-    kinds: Mapping[str, Kind] = {}
+    kinds: Mapping[str, EncodingTotals] = {}
     left_out: Mapping[str, int] = {}
 
 
+#: Each image as it is, with seek points.
+_DEFAULT = PackOptions()
+
+
 def pack(
-    source: Source,
+    source: ImageSource,
     out: str | os.PathLike[str],
     *,
     container: str = "lmdb",
-    encoding: Encoding = ORIGINAL,
-    plain_images: bool = False,
-    shard_size: int | None = None,
-    seek_points: bool = True,
-    shuffle: bool | None = None,
-    seed: int | None = None,
+    options: PackOptions = _DEFAULT,
     workers: int | None = None,
     executor: str = "local",
     address: str | None = None,
     skip_bad: bool = False,
     force: bool = False,
-    progress: Progress = SILENT,
+    progress: PackingProgress = SILENT,
     local: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> Packed:
+) -> PackResult:
     """Pack a source into a dataset.
 
     The result depends on the source and the options alone: not on the number of workers,
@@ -159,14 +157,7 @@ def pack(
             finished file is uploaded, the manifest last.
         container: ``lmdb``, ``parquet`` or ``shards``; ``folder``, ``archives`` or ``tables`` to
             index images where they are: files, extents of archives, or rows that a library decodes.
-        encoding: Encoding of stored images.
-        plain_images: Whether Parquet's images are bytes, as petastorm needs, not structs.
-        shard_size: Bytes of samples at which a file ends (``parquet``, ``shards``); None for
-            256 MiB.
-        seek_points: Whether to index where in a JPEG a decoder may start (`fastdata.decode`).
-        shuffle: Whether to permute the samples. None for True if ``container`` is ``parquet`` or
-            ``shards``, unless the split or its folder has a name for evaluation.
-        seed: Seed of the permutation, any int; None for 0.
+        options: Encoding, order, and sizes of files.
         workers: Worker processes, or tasks in flight on Ray; None for one a CPU, two on Ray.
         executor: ``local``, or ``ray`` for a Ray cluster (docs/cluster.md).
         address: Address of the Ray cluster; None for ``ray.init()``'s default.
@@ -187,38 +178,29 @@ def pack(
         SpaceError: The disk is too full.
         BusyError: Another process packs to ``out``.
     """
-    check_options(source, container, encoding, plain_images, shard_size)
-    if (tables := tables_of(source, container)) is not None:
+    check_options(source, container, options)
+    if (tables := source.tables_in(container)) is not None:
         source = tables.source
-    seed = choose_seed(source, container, shuffle, seed)
+    seed = choose_seed(source, container, options)
     running = choose_executor(executor, address, workers)
     check_out(source, out)
     check_classes(source, out)
     folder = local_folder(out, local)
     uploading = Uploading(os.fspath(out), storage_options, folder) if is_url(out) else None
-    stride = DEFAULT_STRIDE if seek_points else None
-    options: dict[str, Any] = encoding.options() | {"seek_points": stride}
-    unit_size = COMMIT_SIZE
-    if container in ("parquet", "shards"):
-        options["shard_size"] = unit_size = shard_size or SHARD_SIZE
-    if plain_images:
-        options["plain_images"] = True
     # Absolute paths: the machines of a cluster work in different folders.
-    job = Job(
+    job = PackJob(
         out=folder.absolute(),
         work=folder.absolute() / WORK_NAME,
         container=container,
         classes=tuple(source.classes),
-        encoding=encoding,
-        plain_images=plain_images or encoding.kind == "raw",
+        options=options,
         root=root_of(source, container),
-        stride=stride,
         storage_options=dict(storage_options or {}),
-        fields=tuple(further_fields(source)),
-        upright=getattr(source, "upright", False),
+        fields=tuple(source.fields),
+        upright=source.upright,
     )
-    about = skip_bad, force, progress, uploading
-    return _Packing(source, folder, job, options, unit_size, seed, *about).run(running)
+    packing = _Packing(source, folder, job, seed, skip_bad, force, progress, uploading)
+    return packing.run(running)
 
 
 _SPACE_HINT = (
@@ -235,18 +217,26 @@ _MOST_NAMED = 10
 class _Packing:
     """One run of packing; ``out`` is the folder of this machine for output files."""
 
-    source: Source
+    source: ImageSource
     out: Path
-    job: Job
-    options: dict[str, Any]
-    unit_size: int
+    job: PackJob
     seed: int | None
     skip_bad: bool
     force: bool
-    progress: Progress
+    progress: PackingProgress
     uploading: Uploading | None
 
-    def run(self, executor: Executor) -> Packed:
+    @property
+    def unit_size(self) -> int:
+        """Bytes at which a unit ends."""
+        return self.job.options.file_size(self.job.container) or COMMIT_SIZE
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The manifest's options."""
+        return self.job.options.in_manifest(self.job.container)
+
+    def run(self, executor: Executor) -> PackResult:
         """Pack, while the work folder is locked."""
         try:
             with work_folder(self.out), self.uploading or nullcontext():
@@ -259,7 +249,7 @@ class _Packing:
                 raise no_space(self.out, error, _SPACE_HINT) from error
             raise
 
-    def _run(self, executor: Executor) -> Packed:
+    def _run(self, executor: Executor) -> PackResult:
         plan = self._check_plan()
         try:
             return self._pack(executor)
@@ -269,7 +259,7 @@ class _Packing:
                 plan.unlink()
             raise
 
-    def _pack(self, executor: Executor) -> Packed:
+    def _pack(self, executor: Executor) -> PackResult:
         # On one machine, this process lists before it starts workers.
         on_ray = isinstance(executor, RayExecutor)
         listing_with: AbstractContextManager[Executor]
@@ -312,9 +302,9 @@ class _Packing:
                 path.unlink(missing_ok=True)
         resumed = sum(part.samples for part in done.values())
         manifest, kinds = self._finish(fingerprint)
-        return Packed(self._place, manifest, resumed, kinds, listing.left_out)
+        return PackResult(self._place, manifest, resumed, kinds, listing.left_out)
 
-    def _list(self, lister: Executor) -> Listing:
+    def _list(self, lister: Executor) -> RecordListing:
         folder, listed = self.job.listing, self.progress.listed
         if self.seed is None:
             return write_listing(self.source, folder, listed, lister, self.skip_bad)
@@ -378,16 +368,16 @@ class _Packing:
 
         return tick
 
-    def _estimate(self, listing: Listing) -> None:
+    def _estimate(self, listing: RecordListing) -> None:
         job, growth = self.job, 1.0
         sample = listing.sample(_ESTIMATE_FROM)
-        if job.encoding.kind != "original":
+        if job.options.encoding.kind != "original":
             before = after = 0
             images = [record._replace(fields=()) for record in sample]
             read = reader(images, job.storage_options)
             for record in images:
                 try:
-                    after += len(encode(record, job.encoding, read)[0])
+                    after += len(encode(record, job.options.encoding, read)[0])
                     before += record.length
                 except SampleError:
                     continue
@@ -395,7 +385,7 @@ class _Packing:
         estimate = with_fields(growth, job.container, job.fields, sample)
         self.job = replace(job, estimate=estimate)
 
-    def _packed_before(self, manifest: Manifest, fingerprint: str) -> Packed:
+    def _packed_before(self, manifest: Manifest, fingerprint: str) -> PackResult:
         if manifest.source.get("fingerprint") != fingerprint:
             samples = human_count(manifest.samples, "sample")
             raise UsageError(
@@ -403,9 +393,11 @@ class _Packing:
                 "with other options",
                 "Choose another --out, or replace it with --force.",
             )
-        return Packed(self._place, manifest, manifest.samples)
+        return PackResult(self._place, manifest, manifest.samples)
 
-    def _check_space(self, listing: Listing, todo: Sequence[Unit], done: dict[int, Part]) -> None:
+    def _check_space(
+        self, listing: RecordListing, todo: Sequence[Unit], done: dict[int, UnitPart]
+    ) -> None:
         job, images = self.job, sum(unit.stop - unit.start for unit in todo)
         stored = sum(unit.stored for unit in todo)
         if self.uploading is not None and job.container in ("parquet", "shards"):
@@ -422,7 +414,7 @@ class _Packing:
                 _SPACE_HINT,
             )
 
-    def _remove_all_but(self, done: dict[int, Part]) -> None:
+    def _remove_all_but(self, done: dict[int, UnitPart]) -> None:
         """Remove the files of earlier runs, except finished units."""
         # The manifest goes first: from now on this is no dataset.
         if self.uploading is not None:
@@ -437,7 +429,7 @@ class _Packing:
                 path.unlink()
         remove_outputs(self.out, self.outputs.names(done))
 
-    def _part(self, unit: Unit) -> Part | None:
+    def _part(self, unit: Unit) -> UnitPart | None:
         """Return a unit's part if it is current and its bad images need no second try."""
         part = read_part(self.job.part(unit))
         if part is None or part.fingerprint != unit.fingerprint:
@@ -446,7 +438,7 @@ class _Packing:
             return None
         return part
 
-    def _turned(self, parts: Sequence[Part]) -> dict[str, Any]:
+    def _turned(self, parts: Sequence[UnitPart]) -> dict[str, Any]:
         """Return the manifest's entry for annotations of images that EXIF may turn."""
         stored, turned = ([key for part in parts for key in part.turned[at]] for at in (0, 1))
         if not stored + turned or not any(field.format for field in self.job.fields):
@@ -459,7 +451,7 @@ class _Packing:
             )
         return {"exif_transpose": bool(turned)}
 
-    def _finish(self, fingerprint: str) -> tuple[Manifest, dict[str, Kind]]:
+    def _finish(self, fingerprint: str) -> tuple[Manifest, dict[str, EncodingTotals]]:
         """Join the parts to an index and write the manifest; return it and the kinds of images."""
         job = self.job
         parts = [read_part(job.part(unit)) for unit in self.outputs.units]
@@ -485,10 +477,10 @@ class _Packing:
         generation = digest.hexdigest()
         kinds, fields = self.outputs.write(found, files, generation)
         # A packed dataset as the source has an order already.
-        order: dict[str, Any] = getattr(self.source, "packed_order", {})
+        order = dict(self.source.packed_order)
         if self.seed is not None:
             order = {"order": "shuffled", "seed": self.seed}
-        tables = tables_of(self.source, job.container)
+        tables = self.source.tables_in(job.container)
         groups = tables and [runs_of(rows) for rows in tables.groups] * len(tables.columns)
         manifest = Manifest(
             container=job.container,
@@ -534,7 +526,7 @@ class _Packing:
 
     def _bad_samples(self, bad: Sequence[Bad], samples: int) -> BadSamplesError:
         images = human_count(samples + len(bad), "image")
-        hint = getattr(self.source, "hint", "Check that --root holds images.")
+        hint = self.source.hint
         if samples:
             hint = (
                 "The others are packed. Finish without the bad ones with --skip-bad, or fix them "

@@ -19,6 +19,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fastdata.converters import tabular
 from fastdata.converters.records import Record
+from fastdata.converters.rowfiles import (
+    BATCH_ROWS,
+    EXTENTS,
+    ROWS,
+    OpenRows,
+    RowBatch,
+    RowsFile,
+    reading,
+)
 from fastdata.converters.rows import column_values
 from fastdata.converters.trees import (
     LocalTree,
@@ -96,13 +105,13 @@ class ParquetImages(tabular.TabularImages):
         super().__init__(rows, where, "parquet", split, others=every.values, **columns)
 
 
-class ParquetRows(tabular.RowsFile):
+class ParquetRows(RowsFile):
     """Rows of a Parquet file."""
 
     @contextmanager
     def open(self) -> Iterator[_OpenParquet]:
         """Open it."""
-        with tabular.reading(self, "Parquet"):
+        with reading(self, "Parquet"):
             footer = _footer(self.file, self.file.mtime_ns)
             with self.file.open() as source, pq.ParquetFile(source, metadata=footer) as opened:
                 yield _OpenParquet(self, opened, source)
@@ -117,7 +126,7 @@ def _footer(file: SourceFile, mtime_ns: int) -> pq.FileMetaData:
         return footer
 
 
-class _OpenParquet(tabular.OpenRows):
+class _OpenParquet(OpenRows):
     def __init__(self, rows: ParquetRows, opened: pq.ParquetFile, source: Any) -> None:
         self.schema = opened.schema_arrow
         self._rows, self._opened, self._source = rows, opened, source
@@ -130,33 +139,31 @@ class _OpenParquet(tabular.OpenRows):
             for batch in self._opened.iter_batches(_FEW, [group], [column], use_threads=False):
                 yield from column_values(batch, column)
 
-    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[tabular.Batch]:
+    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[RowBatch]:
         for group in range(self._opened.num_row_groups):
             left = self._opened.metadata.row_group(group).num_rows
             places = {leaf: self._places(group, leaf, left) for leaf in blobs}
             read: Iterator[pa.RecordBatch] = iter(())
             if columns:
-                read = self._opened.iter_batches(
-                    tabular.BATCH_ROWS, [group], [*columns], use_threads=False
-                )
+                read = self._opened.iter_batches(BATCH_ROWS, [group], [*columns], use_threads=False)
             while left:
-                rows, values = min(left, tabular.BATCH_ROWS), {}
+                rows, values = min(left, BATCH_ROWS), {}
                 if columns:
                     batch = next(read, None)
                     if batch is None:
                         raise ValueError(f"row group {group} has fewer rows than it says")
                     rows = batch.num_rows
                     values = {name: column_values(batch, name) for name in columns}
-                yield tabular.Batch(rows, values, {n: list(islice(places[n], rows)) for n in blobs})
+                yield RowBatch(rows, values, {n: list(islice(places[n], rows)) for n in blobs})
                 left -= rows
 
     def kept(self, column: str) -> str:
         if not self._rows.plain:
-            return tabular.ROWS
+            return ROWS
         for chunks, rows in zip(self._chunks, self.groups(), strict=True):
             if rows and self._pages(chunks.get(column), rows) is None:
-                return tabular.ROWS
-        return tabular.EXTENTS
+                return ROWS
+        return EXTENTS
 
     def groups(self) -> list[int]:
         about = self._opened.metadata

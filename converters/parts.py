@@ -39,7 +39,7 @@ class Bad(NamedTuple):
     unread: bool
 
 
-class Part(NamedTuple):
+class UnitPart(NamedTuple):
     """Metadata of a part.
 
     ``file`` is the unit's own output file. ``nulls`` names fields that a sample lacks, or that have
@@ -131,7 +131,7 @@ class PartBuilder:
                         writer.write_batch(batch)
             known = fingerprint, self.samples, self._blob_bytes, None
             more = nulls, digest.hexdigest(), self._turned, sections
-            about: Any = Part(*known, self._bad, sizes, *more)._asdict()
+            about: Any = UnitPart(*known, self._bad, sizes, *more)._asdict()
             about["file"] = asdict(file) if file else None
             data = json.dumps(about).encode()
             sink.write(data + _LENGTH.pack(len(data)))
@@ -178,7 +178,7 @@ def _placed(rows: pa.Table, file_number: int, offsets: Sequence[int] | None) -> 
     return rows
 
 
-def read_part(path: Path) -> Part | None:
+def read_part(path: Path) -> UnitPart | None:
     """Return a part's metadata; None if there is no readable part."""
     try:
         with path.open("rb") as file:
@@ -188,12 +188,12 @@ def read_part(path: Path) -> Part | None:
             about = parse_json(file.read(length))
         about["file"] = FileEntry(**about["file"]) if about["file"] else None
         about["bad"] = [Bad(*entry) for entry in about["bad"]]
-        return Part(**about)
+        return UnitPart(**about)
     except (OSError, TypeError, KeyError, ValueError):
         return None
 
 
-def read_section(path: Path, part: Part, field: str) -> Iterator[pa.RecordBatch]:
+def read_section(path: Path, part: UnitPart, field: str) -> Iterator[pa.RecordBatch]:
     """Yield the index rows of a part's images or of a field's blobs, or a column's values."""
     with pa.memory_map(str(path)) as source:
         source.seek(part.sections[field])

@@ -88,46 +88,10 @@ class Tables(NamedTuple):
     those of its images and further blobs.
     """
 
-    source: Source
+    source: ImageSource
     files: Sequence[Any]
     columns: Sequence[str]
     groups: Sequence[Sequence[int]]
-
-
-class Source(Protocol):
-    """Collection of images that can be packed.
-
-    It may have attributes: ``fields``, a sequence of `Field`, without image and label;
-    ``archives``, the files (`fastdata.converters.trees.SourceFile`) that all its records, and
-    their further blobs, are extents of; ``tables``, a `Tables` if all of these can be rows that
-    a library decodes; ``upright``, whether annotations are for images as EXIF turns them; and
-    ``hint``, what to check where no image can be packed; ``key_hint``, how to make keys unique.
-
-    Every source of a folder, a file or a URL takes ``storage_options``, options of the driver of
-    the URL. It raises RemoteError if the URL cannot be reached, SourceError for data that are
-    missing, damaged or contradictory, and UsageError for arguments that name nothing. Labels are
-    indices into ``classes``; without these, there are no labels.
-    """
-
-    classes: list[str]
-
-    @property
-    def about(self) -> Mapping[str, Any]:
-        """Origin of the data, for the manifest; JSON values."""
-
-    @property
-    def inputs(self) -> Sequence[Path | str]:
-        """Files, folders and URLs that packing reads and must not write to."""
-
-    @property
-    def root(self) -> str | None:
-        """Folder or URL with all images as single files; None if they are in archives.
-
-        The ``folder`` container needs one; ``archives`` needs ``archives``.
-        """
-
-    def records(self) -> Iterator[Record]:
-        """Yield every image, in an order that depends on the source alone."""
 
 
 class Listable(Protocol):
@@ -137,38 +101,58 @@ class Listable(Protocol):
     """
 
     def records(self) -> Iterator[Record]:
-        """Yield its images; see `Source.records`."""
+        """Yield its images; see `ImageSource.records`."""
 
 
-class Sharded:
-    """Source whose shards are listed by one task each."""
+class ImageSource:
+    """Collection of images that can be packed; subclasses override ``shards`` or ``records``.
+
+    Every source of a folder, a file or a URL takes ``storage_options``, options of the driver of
+    the URL. It raises RemoteError if the URL cannot be reached, SourceError for data that are
+    missing, damaged or contradictory, and UsageError for arguments that name nothing.
+
+    Attributes:
+        classes: Class names; labels are indices into them. Without these, there are no labels.
+        about: Origin of the data, for the manifest; JSON values.
+        inputs: Files, folders and URLs that packing reads and must not write to.
+        root: Folder or URL with all images as single files, which the container ``folder`` needs;
+            None if they are in archives.
+        fields: Fields besides image and label.
+        archives: The files (`fastdata.converters.trees.SourceFile`) that all records, and their
+            further blobs, are extents of; None if any is not.
+        tables: Files whose rows all of these can be, if a library decodes them.
+        upright: Whether annotations are for images as EXIF turns them.
+        packed_order: The manifest's fields for the order of its samples, if it was packed before.
+        objects: Number of annotated objects of each class.
+        hint: What to check where no image can be packed.
+        key_hint: How to make keys unique.
+    """
+
+    classes: Sequence[str] = ()
+    about: Mapping[str, Any]
+    inputs: Sequence[Path | str] = ()
+    root: str | None = None
+    fields: Sequence[Field] = ()
+    archives: Sequence[Any] | None = None
+    tables: Tables | None = None
+    upright = False
+    packed_order: Mapping[str, Any] = {}
+    objects: Mapping[str, int] = {}
+    hint = "Check --root; images are found by their extension (.jpg, …)."
+    key_hint = "Rename one of them"
 
     def shards(self) -> Sequence[Listable]:
-        """Return the shards of its listing, in order."""
-        raise NotImplementedError
+        """Return the shards of its listing, in order; one task lists each."""
+        return [self]
 
     def records(self) -> Iterator[Record]:
-        """Yield the records of its shards, one after the other."""
+        """Yield every image, in an order that depends on the source alone."""
         for shard in self.shards():
             yield from shard.records()
 
-
-def further_fields(source: Source) -> Sequence[Field]:
-    """Return a source's fields besides image and label."""
-    found: Sequence[Field] = getattr(source, "fields", ())
-    return found
-
-
-def tables_of(source: Source, container: str) -> Tables | None:
-    """Return the files whose rows a source's records are in a container; None if they are not."""
-    found: Tables | None = getattr(source, "tables", None) if container == "tables" else None
-    return found
-
-
-def listing_shards(source: Source) -> Sequence[Listable]:
-    """Return a source's shards; the source itself if it has no ``shards()``."""
-    found: Sequence[Listable] = source.shards() if hasattr(source, "shards") else [source]
-    return found
+    def tables_in(self, container: str) -> Tables | None:
+        """Return the files whose rows the records are in a container; None if they are not."""
+        return self.tables if container == "tables" else None
 
 
 def read_record(record: Record) -> bytes:

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from fastdata.converters.listing import (
     ROWS_PER_BATCH,
-    Listing,
+    RecordListing,
     shard_path,
     write_shard,
     write_summary,
@@ -79,8 +79,8 @@ def shuffles(container: str, about: Mapping[str, Any]) -> bool:
 
 
 def shuffle_listing(
-    listing: Listing, folder: Path, seed: int, *, shard_rows: int = _SHARD_ROWS
-) -> Listing:
+    listing: RecordListing, folder: Path, seed: int, *, shard_rows: int = _SHARD_ROWS
+) -> RecordListing:
     """Write a listing in another order, by keys of the seed and row.
 
     Holds some numbers of every row in memory, and whole rows a shard at a time.
@@ -99,11 +99,11 @@ def shuffle_listing(
         write_shard(shard_path(folder, number), iter(batches), rows.schema)
         counts.append(len(rows))
     write_summary(folder, counts, listing.totals, listing.left_out)
-    return Listing(folder)
+    return RecordListing(folder)
 
 
 def _permutation(
-    listing: Listing, key: int
+    listing: RecordListing, key: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
     """Return the rows in their new order, and the window of each; None if no blocks are mixed."""
     block, size = np.empty(len(listing), np.uint64), np.empty(len(listing), np.int64)
@@ -148,7 +148,7 @@ def _block_starts(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
     return np.maximum.accumulate(np.where(begins, places, 0))
 
 
-def _rows(listing: Listing, numbers: npt.NDArray[np.int64]) -> pa.Table:
+def _rows(listing: RecordListing, numbers: npt.NDArray[np.int64]) -> pa.Table:
     """Return rows of a listing in the order of their numbers."""
     ascending = np.sort(numbers)
 

@@ -5,16 +5,11 @@ Readers of annotations (`fastdata.converters.annotations`) make such tables, too
 
 from __future__ import annotations
 
-import codecs
-import csv
-import io
 import os
-import re
-import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -23,38 +18,28 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.parquet as pq
-from fastdata.converters.records import MOST_CLASSES, Record, Sharded
-from fastdata.converters.tabular import describe_columns, is_unnamed, reading, require_columns
-from fastdata.converters.trees import RemoteTree, Tree, file_at, source_tree, storable
+from fastdata.converters.records import MOST_CLASSES, ImageSource, Record
+from fastdata.converters.rowfiles import reading
+from fastdata.converters.table_files import read_table
+from fastdata.converters.tabular import describe_columns, is_unnamed, require_columns
+from fastdata.converters.trees import RemoteTree, Tree, source_tree, storable
 
 from fastdata.decode.memory import PATHS
 from fastdata.errors import SourceError, UsageError
-from fastdata.remote.urls import is_url, join_url, name_of, redact
+from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.storage.arrow import array, as_numpy, python_values, stored_type
 from fastdata.storage.encodings import is_image_name
 from fastdata.storage.fields import Field
-from fastdata.storage.formats.parquet import PARQUET_ERRORS
-from fastdata.storage.jsontext import parse_json
-from fastdata.storage.look import look
 from fastdata.storage.paths import is_inside
 from fastdata.storage.shapes import with_formats, with_masks
 
-#: Usual names of columns of text that may look like numbers.
-_TEXTS = ("key", "caption", "captions", "text", "txt", "title", "prompt", "description")
-#: Suffixes of tables; another may be CSV, too.
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 #: Rows that one task lists.
 _ROWS_PER_SHARD = 65_536
 #: Most folders of files that the output is compared with.
 _MOST_FOLDERS = 4096
-#: Cells of a row after a CSV's last.
-_END = "end"
-#: JSON lines that are held as Python's objects.
-_JSON_LINES = 16_384
 
 
-class Columns(NamedTuple):
+class TableColumns(NamedTuple):
     """Columns of a table, by role; ``blobs`` are paths of further files."""
 
     path: str
@@ -65,7 +50,7 @@ class Columns(NamedTuple):
     size: str | None = None
 
 
-class TableImages(Sharded):
+class TableImages(ImageSource):
     """Source of image files that a table lists, in the table's order.
 
     A row whose path, label or key is null or empty, or whose file is missing, is a bad sample.
@@ -87,11 +72,14 @@ class TableImages(Sharded):
         masks: Columns of paths of masks, images whose pixels are numbers; each is a field.
         formats: Formats of columns whose values lie in the image, such as ``{"boxes": "xywh"}``,
             by field; see docs/formats/fields.md.
-        problem: Column of reasons why rows cannot be packed; null for a good row.
-        size: Column of widths and heights that annotations are for; an image of another size is a
-            bad sample.
         classes: Class names, by label. None for the labels' names, sorted, or their numbers.
     """
+
+    key_hint = "Name a column of keys with --key-column"
+    #: Column of reasons why rows cannot be packed; null for a good row.
+    _problem: str | None = None
+    #: Column of widths and heights that annotations are for; an image of another size is bad.
+    _size: str | None = None
 
     def __init__(
         self,
@@ -104,8 +92,6 @@ class TableImages(Sharded):
         files: Sequence[str] = (),
         masks: Sequence[str] = (),
         formats: Mapping[str, str] | None = None,
-        problem: str | None = None,
-        size: str | None = None,
         fields: Sequence[str] | None = None,
         classes: Sequence[str] | None = None,
         about: Mapping[str, Any] | None = None,
@@ -122,23 +108,21 @@ class TableImages(Sharded):
         if isinstance(masks, str):
             raise UsageError(f"masks={masks!r}", f"Give a list of names: [{masks!r}].")
         blobs = tuple(dict.fromkeys((*files, *masks)))
-        asked = {path, label, key, problem, size, *blobs, *(fields or ())}
+        asked = {path, label, key, *blobs, *(fields or ())}
         self._left_out = [c for c in table.column_names if is_unnamed(c) and c not in asked]
         self._table = _plain(name, table.drop_columns(self._left_out))
-        columns = self._choose(name, path, label, key, blobs)
-        self._columns = columns._replace(problem=problem, size=size)
+        self._columns = self._choose(name, path, label, key, blobs)
         self._tree = self._find_tree(root, beside, storage_options)
-        self.root: str | None = self._tree.root
+        self.root = self._tree.root
         self.hint = f"Check that the images are below {self._tree}"
         self.hint += "." if beside is None else ", or name another folder with --images."
         self.inputs += self._places()
         self._grouped = ""
-        if problem is None:
+        if self._problem is None:
             self._group(name)
         found = with_formats(self._choose_fields(name, fields), formats, name)
         self.fields = with_masks(found, masks, name)
         self.classes, self._ranks = self._find_classes(name, classes)
-        self.key_hint = "Name a column of keys with --key-column"
         self.about = dict(about or {"kind": "table", "root": str(self._tree), "table": name})
         if self._columns.label is not None:
             self.about["label"] = self._columns.label
@@ -150,7 +134,7 @@ class TableImages(Sharded):
         roles = {"images": chosen.path, "labels": chosen.label, "keys": chosen.key or chosen.path}
         return describe_columns(roles, self.fields, self._left_out) + self._grouped
 
-    def shards(self) -> Sequence[TableRows]:
+    def shards(self) -> Sequence[TableShard]:
         """Return shards of the table's rows; one behind a URL, whose files are listed once."""
         rows = len(self._table)
         step = rows if is_url(self._tree.root) else _ROWS_PER_SHARD
@@ -158,11 +142,11 @@ class TableImages(Sharded):
         whole = frozenset(repeated(paths).to_pylist() if self._columns.key is None else ())
         about = self._tree, self._columns, self.fields, self._ranks, len(self.classes), whole
         starts = range(0, rows, max(step, 1))
-        return [TableRows(self._table.slice(at, step), at, *about) for at in starts]
+        return [TableShard(self._table.slice(at, step), at, *about) for at in starts]
 
     def _choose(
         self, name: str, path: str | None, label: str | None, key: str | None, blobs: Any
-    ) -> Columns:
+    ) -> TableColumns:
         names = self._table.column_names
         if len(set(names)) < len(names):
             raise SourceError(f"{name}: two columns have the same name", "Rename or drop one.")
@@ -184,7 +168,7 @@ class TableImages(Sharded):
             kind = self._table.schema.field(role).type
             if not _is_text(kind):
                 raise UsageError(f"{name}: its column {role} is {kind}, not paths", "Name another.")
-        return Columns(path, label, key, blobs)
+        return TableColumns(path, label, key, blobs, self._problem, self._size)
 
     def _find_tree(
         self,
@@ -324,13 +308,13 @@ class TableImages(Sharded):
         return [str(label) for label in numbers] if names is None else names, None
 
 
-class TableRows(NamedTuple):
+class TableShard(NamedTuple):
     """Some rows of a table, from number ``first`` on: a shard of a listing."""
 
     table: pa.Table
     first: int
     tree: Tree
-    columns: Columns
+    columns: TableColumns
     fields: tuple[Field, ...]
     ranks: dict[str, int] | None
     classes: int
@@ -414,175 +398,6 @@ def _finder(tree: Tree) -> Any:
         return where, stat.st_size, stat.st_mtime_ns, None
 
     return find
-
-
-def read_table(
-    path: str | os.PathLike[str],
-    storage_options: Mapping[str, Any] | None = None,
-    texts: Sequence[str] = (),
-) -> pa.Table:
-    """Read a table of one of `SUFFIXES`.
-
-    A column of CSV is of numbers or truth values if all its cells are such, or empty, and no
-    number would lose a digit; else it is text, and so are the columns ``texts``.
-    """
-    shown = redact(os.fspath(path))
-    if not is_url(path) and os.path.isdir(path) and look(path).kind == "parquet":
-        with reading(shown, "a folder of Parquet"):
-            return pq.read_table(path)  # of Hive, its folders' names are columns
-    name = name_of(os.fspath(path)) if is_url(path) else os.path.basename(path)
-    suffix = PurePosixPath(name).suffix.lower()
-    if suffix not in (*SUFFIXES, ".txt"):
-        raise SourceError(f"{shown}: not a table", f"Name one of {', '.join(SUFFIXES)}.")
-    with reading(shown, "a table"), file_at(os.fspath(path), storage_options).open() as file:
-        if suffix == ".parquet":
-            return pq.read_table(file)
-        data = file.read()
-        text = _decoded(shown, data)
-        if suffix in (".jsonl", ".ndjson"):
-            return _read_json_lines(io.BytesIO(data))
-        return _read_csv(text, "\t" if suffix == ".tsv" else None, texts)
-
-
-def _decoded(shown: str, data: bytes) -> str:
-    """Return a file's text; raise SourceError that names another encoding than UTF-8."""
-    at = 0
-    try:
-        if b"\0" not in data[:4]:
-            return data.decode("utf-8-sig")
-        encoding = shown_as = "UTF-16"
-    except UnicodeDecodeError as error:
-        at = error.start
-        encoding, shown_as = "CP1252", "Latin-1 or Windows-1252"
-        if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            encoding = shown_as = "UTF-16"
-    stem, suffix = os.path.splitext(name_of(shown))
-    names = shlex.quote(name_of(shown)), shlex.quote(f"{stem}-utf8{suffix}")
-    line = data.count(b"\n", 0, at) + 1
-    raise SourceError(
-        f"{shown}: is not UTF-8 in line {line}, but probably {shown_as}",
-        "Convert it: iconv -f {} -t UTF-8 {} > {}".format(encoding, *names),
-    )
-
-
-def _read_csv(text: str, delimiter: str | None, texts: Sequence[str]) -> pa.Table:
-    """Return the table of CSV, whose cells may be separated by commas, semicolons, tabs or |."""
-    header = re.sub('"[^"]*"', "", text.lstrip("\r\n").partition("\n")[0])
-    delimiter = delimiter or max(",;\t|", key=header.count)
-    names = next(filter(None, _rows(text, delimiter)), [])
-    if not names:
-        raise ValueError("it is empty")
-    # A quote that is not closed takes the rest of the file, this row too, for its cell.
-    text += f"\n{delimiter.join([_END] * len(names))}\n"
-    if f"{delimiter} " in header:  # a space may come before a quote, too
-        written = io.StringIO(newline="")
-        csv.writer(written, delimiter=delimiter).writerows(_rows(text, delimiter))
-        text = written.getvalue()
-    data = text.encode()
-    table = pa.csv.read_csv(
-        io.BytesIO(data),
-        # A cell may not go beyond two blocks.
-        pa.csv.ReadOptions(block_size=min(len(data), 1 << 30), use_threads=False),
-        parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
-    )
-    last = table.column(0)[-1].as_py() if len(table) else "the header"
-    if last != _END:
-        raise ValueError(f"a quote is not closed, after {last[:40]!r}")
-    table = table.slice(0, len(table) - 1)
-    columns = [
-        column if name.strip() in {*texts, *_TEXTS} else _typed(column)
-        for name, column in zip(table.column_names, table.columns, strict=True)
-    ]
-    return pa.Table.from_arrays(columns, [name.strip() for name in table.column_names])
-
-
-def _rows(text: str, delimiter: str) -> Iterator[list[str]]:
-    csv.field_size_limit(1 << 30)
-    try:
-        yield from csv.reader(
-            io.StringIO(text, newline=""), "excel", delimiter=delimiter, skipinitialspace=True
-        )
-    except csv.Error as error:
-        raise ValueError(str(error)) from None
-
-
-#: Cells without a value, in columns of numbers and truth values.
-_NULLS = array(pa.csv.ConvertOptions().null_values, pa.string())
-#: Types of cells that all match a pattern. Neither 007 nor digits beyond double precision do.
-_CELLS = (
-    (r"^\s*-?(0|[1-9]\d*)\s*$", pa.int64()),
-    (r"^\s*(0|[1-9]\d*)\s*$", pa.uint64()),
-    (r"^\s*-?((0|[1-9]\d{0,14})(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\s*$|^\s*-?inf\s*$", pa.float64()),
-    (r"^\s*(true|false|True|False|TRUE|FALSE)\s*$", pa.bool_()),
-)
-
-
-def _typed(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the values of cells of text; the text itself where it is more than they say."""
-    missing = pc.is_in(column, _NULLS)
-    cells = column.filter(pc.invert(missing))
-    if not len(cells):
-        return pa.chunked_array([pa.nulls(len(column))])
-    for pattern, kind in _CELLS:
-        if pc.all(pc.match_substring_regex(cells, pattern)).as_py():
-            with suppress(pa.ArrowInvalid):
-                return pc.if_else(missing, None, pc.utf8_trim_whitespace(column)).cast(kind)
-    return column
-
-
-def _read_json_lines(file: Iterable[bytes]) -> pa.Table:
-    """Return the table of JSON lines, with nulls where a line lacks a name.
-
-    Arrow's own reader makes invalid arrays of lists that begin with nulls, rounds whole numbers
-    beyond 2^53 and takes text such as 2020-01-01 for a time.
-    """
-    tables: list[pa.Table] = []
-    names: dict[str, None] = {}
-    lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
-    while block := list(islice(lines, _JSON_LINES)):
-        rows, columns = [], {}
-        first, last = block[0][0], block[-1][0]
-        for number, line in block:
-            try:
-                row = parse_json(line, lenient=True)
-                if not isinstance(row, dict):
-                    raise ValueError("it is not a JSON object")
-            except ValueError as error:
-                raise ValueError(f"line {number}: {error}") from None
-            rows.append(row)
-        names |= dict.fromkeys(chain.from_iterable(rows))
-        if not names:  # such a table would have no rows
-            raise ValueError(f"lines {first} to {last} have no columns")
-        for name in names:
-            try:
-                columns[name] = _inferred([row.get(name) for row in rows])
-            except PARQUET_ERRORS as error:
-                raise ValueError(f"lines {first} to {last}: {name}: {error}") from None
-        tables.append(pa.table(columns))
-    if not tables:
-        raise ValueError("it has no lines")
-    return pa.concat_tables(tables, promote_options="permissive")
-
-
-def _inferred(values: list[Any]) -> pa.Array:
-    with suppress(OverflowError):
-        found = pa.array(values)
-        _require_no_booleans(found.type, values)
-        return found
-    return pa.array(values, pa.uint64())
-
-
-def _require_no_booleans(kind: pa.DataType, values: Iterable[Any]) -> None:
-    """Raise TypeError if booleans, of which Arrow makes numbers, are among floats."""
-    present = [value for value in values if value is not None]
-    if pa.types.is_floating(kind) and bool in set(map(type, present)):
-        raise TypeError("numbers and booleans")
-    if pa.types.is_list(kind):
-        _require_no_booleans(kind.value_type, chain.from_iterable(present))
-    elif pa.types.is_struct(kind):
-        for field in kind:
-            _require_no_booleans(field.type, (value.get(field.name) for value in present))
 
 
 def distinct_classes(names: Sequence[str]) -> list[str]:

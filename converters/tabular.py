@@ -1,33 +1,37 @@
 """Sources of rows with columns: images, and perhaps labels, keys and further fields.
 
-Parquet, Arrow and MDS files are such. What a column means is found here; where its values lie, by
-the module of the format: a `RowsFile`, and what its ``open`` yields, an `OpenRows`.
+Columns of Parquet, Arrow and MDS files (`fastdata.converters.rowfiles`) get their meaning here.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-from fastdata.converters.records import MOST_CLASSES, Record, Sharded, Tables
+from fastdata.converters.records import MOST_CLASSES, ImageSource, Record, Tables
+from fastdata.converters.rowfiles import (
+    EXTENTS,
+    OUTSIDE,
+    OpenRows,
+    RowBatch,
+    RowsFile,
+    stored_columns,
+)
 from fastdata.converters.rows import column_path
 from fastdata.converters.trees import SourceFile
 
 from fastdata.decode.codecs import probe
-from fastdata.errors import FastdataError, SampleError, SourceError, UsageError
+from fastdata.errors import SampleError, SourceError, UsageError
 from fastdata.once import once
-from fastdata.remote.answers import ChangedError
 from fastdata.storage.arrow import stored_type
 from fastdata.storage.fields import Field
-from fastdata.storage.formats.parquet import PARQUET_ERRORS
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.shapes import with_formats, with_masks
 
@@ -43,82 +47,6 @@ _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
 #: Values of a column to check for images.
 _LOOKED_AT = 8
-#: Most rows of a `Batch`.
-BATCH_ROWS = 8192
-#: How values of a column of bytes are kept: as extents of the file, as rows that a library decodes,
-#: or, some of them, in files of their own.
-EXTENTS, ROWS, OUTSIDE = "extents", "rows", "outside"
-
-
-class Batch(NamedTuple):
-    """Some rows of a file, and their values, `fastdata.storage.arrow.python_values`, by column.
-
-    Columns of bytes have places, records without a key; None for nulls. Where a library decodes the
-    column, nulls have a place, too.
-    """
-
-    rows: int
-    values: dict[str, list[Any]]
-    places: dict[str, list[Record | None]]
-
-
-class OpenRows:
-    """Open file of rows; `stored_columns` names its columns.
-
-    The schema has Hugging Face's features in the metadata, if there are any.
-    """
-
-    schema: pa.Schema
-
-    def values(self, column: str) -> Iterator[bytes | None]:
-        """Yield the values of a column of bytes, from the first on, reading a few at a time."""
-        raise NotImplementedError
-
-    def batches(self, columns: Sequence[str], blobs: Sequence[str]) -> Iterator[Batch]:
-        """Yield values of columns, and places of columns of bytes, of `BATCH_ROWS` at a time."""
-        raise NotImplementedError
-
-    def kept(self, column: str) -> str:
-        """Return how values of a column of bytes are kept: `EXTENTS`, `ROWS` or `OUTSIDE`."""
-        return EXTENTS
-
-    def groups(self) -> list[int]:
-        """Return the number of rows of each row group."""
-        return []
-
-
-@dataclass(frozen=True)
-class RowsFile:
-    """File of rows; picklable.
-
-    ``name`` is its path below the source's folder, with ``/`` and without extension, for keys.
-    Unless ``plain``, a library decodes the rows of all columns.
-    """
-
-    name: str
-    file: SourceFile
-    plain: bool = True
-
-    def __str__(self) -> str:
-        return str(self.file)
-
-    def open(self) -> AbstractContextManager[OpenRows]:
-        """Open it; on opening and later, `reading` turns errors into SourceError."""
-        raise NotImplementedError
-
-
-@contextmanager
-def reading(file: object, form: str) -> Iterator[None]:
-    """Say which file cannot be read as which format."""
-    try:
-        yield
-    except ChangedError:
-        raise SourceError(f"{file}: has changed meanwhile", "Run this again.") from None
-    except FastdataError:
-        raise
-    except PARQUET_ERRORS as error:
-        what = f"{file}: cannot be read as {form}: {error}"
-        raise SourceError(what, "Check that it was written completely and copied whole.") from None
 
 
 def is_unnamed(column: str) -> bool:
@@ -157,7 +85,7 @@ def taken_split(
     return found[0] if one and split is None and found else split
 
 
-class TabularImages(Sharded):
+class TabularImages(ImageSource):
     """Source of the rows of files with columns, by file and then row.
 
     The image column contains the bytes of image files, or Hugging Face's structs of ``bytes`` and
@@ -186,7 +114,7 @@ class TabularImages(Sharded):
             together, so that a class has one number.
     """
 
-    root: str | None = None  # there are no image files to leave in place
+    key_hint = "Name a column of keys with --key-column"
 
     def __init__(
         self,
@@ -218,7 +146,6 @@ class TabularImages(Sharded):
         # The index has the names of the label's classes alone.
         names = {f.name: self._features[f.name] for f in self.fields if f.name in self._features}
         self.about |= {"names": names} if names else {}
-        self.key_hint = "Name a column of keys with --key-column"
         self.about |= {"split": split} if split is not None else {}
 
     @property
@@ -426,7 +353,7 @@ class FileListing(NamedTuple):
                 row += 1
 
     def _record(
-        self, key: str, label: int, problem: str | None, row: int, batch: Batch, at: int
+        self, key: str, label: int, problem: str | None, row: int, batch: RowBatch, at: int
     ) -> Record:
         image = self.columns.image
         place = batch.places[image][at]
@@ -452,7 +379,7 @@ def _batches(
     roles: Sequence[str],
     fields: Sequence[Field] = (),
     blobs: Sequence[str] = (),
-) -> Iterator[Batch]:
+) -> Iterator[RowBatch]:
     """Yield the rows of a file: columns of labels, class names, keys; of fields; of bytes."""
     folders = _folder_values(file.name)
     with file.open() as opened:
@@ -492,28 +419,6 @@ def _has_labels(file: RowsFile, chosen: _Columns) -> bool:
     kinds = dict.fromkeys(_folder_values(file.name), pa.string()) | stored
     image, label = (kinds.get(name, pa.null()) for name in (chosen.image, chosen.label or ""))
     return _is_binary(image) and _is_label_of(chosen.named, label)
-
-
-def stored_columns(file: RowsFile, schema: pa.Schema) -> dict[str, pa.DataType]:
-    """Return the types of a file's stored columns by path in the schema, in order."""
-    found: dict[str, pa.DataType] = {}
-
-    def add(prefix: str, kind: pa.DataType) -> None:
-        if pa.types.is_struct(kind):
-            for number in range(kind.num_fields):
-                child = kind.field(number)
-                add(f"{prefix}.{child.name}", child.type)
-        elif prefix in found:
-            raise SourceError(f"{file}: two columns have the same path", "Rename or drop one.")
-        else:
-            found[prefix] = kind
-
-    try:
-        for field in schema:
-            add(field.name, field.type)
-    except pa.ArrowException as error:
-        raise SourceError(f"{file}: its columns cannot be read: {error}") from None
-    return found
 
 
 def _require(

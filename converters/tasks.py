@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from fastdata.converters.encode import Encoding
-from fastdata.converters.listing import UNCHANGED, Estimate, Listing, Unit, listed_at
+from fastdata.converters.listing import UNCHANGED, Estimate, RecordListing, Unit, listed_at
+from fastdata.converters.options import PackOptions
 from fastdata.converters.parts import NO_FILE, Bad, PartBuilder
 from fastdata.converters.records import Record, read_record
 from fastdata.converters.rows import NullError, read_row
@@ -58,24 +59,20 @@ _MOST_BYTES = 16 << 20  # of one request
 
 
 @dataclass(frozen=True)
-class Job:
+class PackJob:
     """Parameters that all tasks of one packing share; picklable.
 
-    ``work`` is the packing's state, inside the dataset's folder ``out``. ``plain_images``:
-    Parquet's column of images contains bytes, not structs. ``root`` is the base of relative paths,
-    for containers that leave files in place. ``stride`` is in pixels, None for no seek points.
-    ``fields`` are besides image and label. ``upright``: annotations are for images as EXIF turns
-    them.
+    ``work`` is the packing's state, inside the dataset's folder ``out``. ``root`` is the base of
+    relative paths, for containers that leave files in place. ``fields`` are besides image and
+    label. ``upright``: annotations are for images as EXIF turns them.
     """
 
     out: Path
     work: Path
     container: str
     classes: tuple[str, ...]
-    encoding: Encoding
-    plain_images: bool
+    options: PackOptions
     root: str | None
-    stride: int | None = None
     estimate: Estimate = UNCHANGED
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False, hash=False)
     fields: tuple[Field, ...] = ()
@@ -85,6 +82,11 @@ class Job:
     def listing(self) -> Path:
         """Folder of the listing."""
         return self.work / "listing"
+
+    @property
+    def plain_images(self) -> bool:
+        """Whether Parquet's column of images contains bytes, not structs."""
+        return self.options.plain_images or self.options.encoding.kind == "raw"
 
     def part(self, unit: Unit) -> Path:
         """Return the path of a unit's part."""
@@ -100,12 +102,12 @@ class Piece(NamedTuple):
 
 
 @lru_cache(maxsize=2)
-def _open_listing(folder: Path, mtime_ns: int) -> Listing:
+def _open_listing(folder: Path, mtime_ns: int) -> RecordListing:
     """Open a listing once per process; ``mtime_ns`` identifies its version."""
-    return Listing(folder)
+    return RecordListing(folder)
 
 
-def _listing(job: Job) -> Listing:
+def _listing(job: PackJob) -> RecordListing:
     try:
         return _open_listing(job.listing, listed_at(job.listing))
     except FileNotFoundError:
@@ -115,7 +117,7 @@ def _listing(job: Job) -> Listing:
         ) from None
 
 
-def pieces(job: Job, unit: Unit) -> Iterator[Piece]:
+def pieces(job: PackJob, unit: Unit) -> Iterator[Piece]:
     """Cut a unit into pieces."""
     estimate = job.estimate._replace(growth=max(job.estimate.growth, 1.0))
     runs = _listing(job).runs(unit.start, unit.stop, PIECE_BYTES, PIECE_ROWS, estimate)
@@ -127,19 +129,19 @@ def pieces(job: Job, unit: Unit) -> Iterator[Piece]:
 _Blob: TypeAlias = tuple[bytes, ImageInfo, int | None]
 
 
-def samples(job: Job, start: int, stop: int) -> Iterator[Sample | Bad]:
+def samples(job: PackJob, start: int, stop: int) -> Iterator[Sample | Bad]:
     """Read, check and encode records, a few at a time; yield samples, or bad images."""
     for group, read in _groups(job, start, stop):
         judged: list[list[_Blob] | SampleError] = []  # an image's blob first
         for record in group:
             try:
-                image = (*encode(record, job.encoding, read), job.stride)
+                image = (*encode(record, job.options.encoding, read), job.options.stride)
                 judged.append([image, *_further(job, record, read, image[1])])
             except SampleError as error:
                 judged.append(error)
         good = [blobs for blobs in judged if not isinstance(blobs, SampleError)]
         images = [(blob, info) for blobs in good for blob, info, stride in blobs if stride]
-        tables = iter(seek_tables(images, job.stride))
+        tables = iter(seek_tables(images, job.options.stride))
         for record, blobs in zip(group, judged, strict=True):
             if isinstance(blobs, SampleError):
                 yield _bad(record, blobs)
@@ -150,7 +152,7 @@ def samples(job: Job, start: int, stop: int) -> Iterator[Sample | Bad]:
         report(len(group), sum(record.size for record in group))
 
 
-def _further(job: Job, record: Record, read: Read, image: ImageInfo) -> Iterator[_Blob]:
+def _further(job: PackJob, record: Record, read: Read, image: ImageInfo) -> Iterator[_Blob]:
     """Read a record's further blobs; ``image`` are the properties of its image."""
     size = image.width, image.height
     for further, value in zip(job.fields, record.fields, strict=True):
@@ -175,7 +177,7 @@ def _further(job: Job, record: Record, read: Read, image: ImageInfo) -> Iterator
         except SampleError as error:
             raise type(error)(f"its {further.name} {error.what}") from None
         else:
-            yield data, info, job.stride if is_image else None
+            yield data, info, job.options.stride if is_image else None
 
 
 def _read_sound(record: Record, read: Read) -> bytes:
@@ -189,7 +191,7 @@ def _read_sound(record: Record, read: Read) -> bytes:
 _NO_IMAGE, _MISSING = ImageInfo("other", 0, 0, 1), ImageInfo("other", 0, 0, 0)
 
 
-def _sample(job: Job, record: Record, blobs: Sequence[_Blob], tables: Sequence[Any]) -> Sample:
+def _sample(job: PackJob, record: Record, blobs: Sequence[_Blob], tables: Sequence[Any]) -> Sample:
     fields, rest = [], iter(zip(blobs, tables, strict=True))
     (image, info, _), table = next(rest)
     for value in record.fields:
@@ -203,7 +205,7 @@ def _sample(job: Job, record: Record, blobs: Sequence[_Blob], tables: Sequence[A
     return Sample(row, image, tuple(fields), _is_turned(job, record, info))
 
 
-def _is_turned(job: Job, record: Record, image: ImageInfo) -> bool | None:
+def _is_turned(job: PackJob, record: Record, image: ImageInfo) -> bool | None:
     """Return whether annotations are for the image as EXIF turns it; None if both are alike."""
     if job.upright:
         return True if image.orientation > 1 else None
@@ -217,7 +219,7 @@ def _is_turned(job: Job, record: Record, image: ImageInfo) -> bool | None:
 Read: TypeAlias = Callable[[Record], bytes]
 
 
-def _groups(job: Job, start: int, stop: int) -> Iterator[tuple[list[Record], Read]]:
+def _groups(job: PackJob, start: int, stop: int) -> Iterator[tuple[list[Record], Read]]:
     """Yield (group, read function) for groups of records that fit in memory."""
     for window, records in groupby(_listing(job).records(start, stop), attrgetter("window")):
         if window is None:
@@ -230,7 +232,7 @@ def _groups(job: Job, start: int, stop: int) -> Iterator[tuple[list[Record], Rea
                 yield group, read
 
 
-def _small_groups(job: Job, records: Iterable[Record]) -> Iterator[list[Record]]:
+def _small_groups(job: PackJob, records: Iterable[Record]) -> Iterator[list[Record]]:
     group: list[Record] = []
     held = 0.0
     for record in records:
@@ -276,7 +278,7 @@ def _bad(record: Record, error: SampleError) -> Bad:
     return Bad(record.key, path, error.line, unread)
 
 
-def _row(job: Job, record: Record, blob: bytes, info: ImageInfo, table: bytes | None) -> Row:
+def _row(job: PackJob, record: Record, blob: bytes, info: ImageInfo, table: bytes | None) -> Row:
     path, offset = None, 0
     if job.root is not None:
         path, offset = record.path[len(job.root) :].lstrip("/"), record.offset
@@ -374,7 +376,7 @@ def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, Image
     return encoding.apply(data, ImageInfo("raw", width, height, 3, record.orientation))
 
 
-def pack_unit(job: Job, unit: Unit) -> None:
+def pack_unit(job: PackJob, unit: Unit) -> None:
     """Pack a unit into its own output file, if it has one, and then write its part."""
     part = PartBuilder(job.fields)
     about: dict[str, Any] = {"file_number": NO_FILE}
@@ -400,6 +402,6 @@ def pack_unit(job: Job, unit: Unit) -> None:
         part.write(temporary, unit.fingerprint, **about)
 
 
-def prepare(job: Job, piece: Piece) -> list[Sample | Bad]:
+def prepare(job: PackJob, piece: Piece) -> list[Sample | Bad]:
     """Prepare a piece for a file that another process, or this one, writes."""
     return list(samples(job, piece.start, piece.stop))

@@ -15,9 +15,9 @@ import pyarrow as pa
 from fastdata.converters.annotations import (
     BOXES,
     LABELS,
+    AnnotatedFolder,
     AnnotatedImages,
     Annotations,
-    Folder,
     number_of,
 )
 from fastdata.converters.table import distinct_classes, key_of
@@ -77,11 +77,13 @@ class VocImages(AnnotatedImages):
         fields: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        found = _annotations(Folder(root, storage_options), split, classes)
+        found = _annotations(AnnotatedFolder(root, storage_options), split, classes)
         super().__init__(found, root, fields, storage_options=storage_options)
 
 
-def _annotations(folder: Folder, split: str | None, classes: Sequence[str] | None) -> Annotations:
+def _annotations(
+    folder: AnnotatedFolder, split: str | None, classes: Sequence[str] | None
+) -> Annotations:
     images = folder.images(_IMAGES)
     if not images:
         raise SourceError(
@@ -143,7 +145,7 @@ def _file_of(usual: str, files: Sequence[str], *, alone: bool = False) -> str:
     return usual if usual in files or not files else files[0]
 
 
-def _listed(folder: Folder, split: str, known: set[str]) -> tuple[str, list[str]]:
+def _listed(folder: AnnotatedFolder, split: str, known: set[str]) -> tuple[str, list[str]]:
     """Return the kind of a split's list, and the names of images in it."""
     kind, _, name = split.rpartition("/")
     for one in [kind] if kind else _KINDS:

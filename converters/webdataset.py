@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
-from fastdata.converters.records import MOST_CLASSES, Listable, Record, Sharded
+from fastdata.converters.records import MOST_CLASSES, ImageSource, Listable, Record
 from fastdata.converters.trees import SourceFile, is_utf8, require_utf8, storable, unreadable
 
 from fastdata.errors import SourceError, UsageError
@@ -50,7 +50,7 @@ _OWN_KEYS = {"key", "label", "class", "width", "height"}
 _IMAGE_EXTENSIONS = {*IMAGE_EXTENSIONS, *(f".{e}" for c, e in EXTENSIONS.items() if c != "raw")}
 
 
-class WebDataset(Sharded):
+class WebDataset(ImageSource):
     """Source of the samples of tar shards, by shard name, in each shard's order.
 
     A label is the integer in a sample's ``.cls``, or ``label`` in its ``.json``; all samples have
@@ -84,8 +84,6 @@ class WebDataset(Sharded):
         masks: Fields of masks, images whose pixels are numbers.
     """
 
-    root: str | None = None  # there are no image files to leave in place
-
     def __init__(
         self,
         root: str | os.PathLike[str],
@@ -103,7 +101,6 @@ class WebDataset(Sharded):
         self._listing = partial(TarListing, image=image, shard_keys=shard_keys, labels=labels)
         self._lone = True  # whether a sample's only image is its image, whatever its extension
         self._kept: Any = None  # a file of pickled samples, instead of a second walk
-        self.archives: Sequence[SourceFile]
         where = redact(os.fspath(root))
         if not is_url(root):
             where = str(require_utf8(Path(root).resolve()))
@@ -115,7 +112,7 @@ class WebDataset(Sharded):
         if not self.archives:
             hint = "Name the shards, or their folder, with --root; gunzip compressed ones."
             raise instead(where, "holds no *.tar", hint)
-        self.inputs: list[Path | str] = [Path(file.location) for file in self.archives]
+        self.inputs = [Path(file.location) for file in self.archives]
         if is_url(root):
             self.inputs = [*expand(root)]
             # Unnamed: it vanishes with this object, or with the process.

@@ -17,9 +17,9 @@ from fastdata.converters.annotations import (
     LABELS,
     MOST_KEYPOINTS,
     POLYGONS,
+    AnnotatedFolder,
     AnnotatedImages,
     Annotations,
-    Folder,
     number_of,
     shown_name,
 )
@@ -61,7 +61,7 @@ class YoloImages(AnnotatedImages):
         fields: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        folder = Folder(root, storage_options)
+        folder = AnnotatedFolder(root, storage_options)
         described = describe(folder, data, storage_options)
         found = _labelled(folder, described, split, with_labels=fields is None or len(fields) > 0)
         super().__init__(found, root, fields, () if data is None else (data,), storage_options)
@@ -80,7 +80,7 @@ class Description(NamedTuple):
 
 
 def describe(
-    folder: Folder,
+    folder: AnnotatedFolder,
     data: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Description:
@@ -167,7 +167,7 @@ def _described(name: str, found: Mapping[str, Any]) -> Description:
 
 
 def _labelled(
-    folder: Folder, described: Description, split: str, *, with_labels: bool
+    folder: AnnotatedFolder, described: Description, split: str, *, with_labels: bool
 ) -> Annotations:
     if split not in described.splits:
         raise SourceError(
@@ -226,7 +226,7 @@ def _labelled(
     return rows
 
 
-def _lone_labels(folder: Folder, files: Mapping[str, str]) -> list[str]:
+def _lone_labels(folder: AnnotatedFolder, files: Mapping[str, str]) -> list[str]:
     """Return the files that may be labels, and belong to no image in the folder."""
     names: list[str] = []
     with suppress(SourceError):  # of folders that have nothing to do with it
@@ -247,7 +247,7 @@ def labels_of(image: str) -> str:
     return key_of(path)[1:] + ".txt"
 
 
-def _place(folder: Folder, described: Description, split: str, entry: str) -> str:
+def _place(folder: AnnotatedFolder, described: Description, split: str, entry: str) -> str:
     """Return the path of a folder of images, or of a list, below the root.
 
     Exports often name folders from another one: ``../train/images``.
@@ -266,7 +266,7 @@ def _place(folder: Folder, described: Description, split: str, entry: str) -> st
     )
 
 
-def _listed(folder: Folder, place: str) -> Iterator[str]:
+def _listed(folder: AnnotatedFolder, place: str) -> Iterator[str]:
     """Yield the images that a text file lists, relative to its folder."""
     for line in filter(None, map(str.strip, folder.lines(place))):
         path = line.removeprefix(f"{folder.tree.root}/")

@@ -12,8 +12,9 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 import pytest
-from fastdata.converters.packing import Packed, pack
-from fastdata.converters.records import Source
+from fastdata.converters.options import PackOptions
+from fastdata.converters.packing import PackResult, pack
+from fastdata.converters.records import ImageSource
 from PIL import Image
 from sources import jpeg
 
@@ -182,7 +183,7 @@ def write_table(root: Path) -> Path:
     return root
 
 
-def bad_of(source: Source) -> dict[str, str]:
+def bad_of(source: ImageSource) -> dict[str, str]:
     return {record.key: record.problem for record in source.records() if record.problem}
 
 
@@ -197,5 +198,8 @@ def packed_fields(out: Path) -> Iterator[tuple[str, list[Any]]]:
             yield field.name, as_arrow(source.column(field.name)).to_pylist()
 
 
-def packed_without_bad(source: Source, out: Path, **options: Any) -> Packed:
-    return pack(source, out, container="shards", workers=1, skip_bad=True, **options)
+def packed_without_bad(
+    source: ImageSource, out: Path, shuffle: bool | None = None, **more: Any
+) -> PackResult:
+    options = PackOptions(shuffle=shuffle)
+    return pack(source, out, container="shards", options=options, workers=1, skip_bad=True, **more)

@@ -11,13 +11,16 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import fields as fields_of
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 from unittest import mock
 
 import pyarrow as pa
 import pytest
-from fastdata.converters import ImageFolder, Packed, Source, pack
+from fastdata.converters import ImageFolder, ImageSource, PackResult, pack
+from fastdata.converters.options import PackOptions
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -55,7 +58,7 @@ def originals(tree: Path) -> list[Original]:
 
 
 def pack_tree(
-    tree: Path | Source,
+    tree: Path | ImageSource,
     out: Path,
     container: str,
     *,
@@ -63,13 +66,15 @@ def pack_tree(
     unit_size: int | None = UNIT_SIZE,
     shuffle: bool = False,
     **options: Any,
-) -> Packed:
+) -> PackResult:
     source = ImageFolder(tree) if isinstance(tree, Path) else tree
+    names = {one.name for one in fields_of(PackOptions)} & options.keys()
+    chosen = PackOptions(shuffle=shuffle, **{name: options.pop(name) for name in names})
     if container in ("parquet", "shards"):
-        options["shard_size"] = unit_size
+        chosen = replace(chosen, shard_size=unit_size)
     commit_size = unit_size or PACK_MODULE.COMMIT_SIZE
     with mock.patch.object(PACK_MODULE, "COMMIT_SIZE", commit_size):
-        return pack(source, out, container=container, workers=workers, shuffle=shuffle, **options)
+        return pack(source, out, container=container, workers=workers, options=chosen, **options)
 
 
 @contextmanager

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from fastdata.converters import Record, Source, pack
-from fastdata.converters.records import further_fields
+from fastdata.converters import ImageSource, Record, pack
+from fastdata.converters.options import PackOptions
 from PIL import Image
 
 from fastdata import ImageDataset
-from fastdata.cli import cli
+from fastdata.cli.commands import cli
 
 DEVKIT = "ILSVRC2012_devkit_t12"
 
@@ -45,32 +45,34 @@ class SourceConformance:
     """Conformance suite of sources; a subclass supplies the two fixtures."""
 
     @pytest.fixture
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[ImageSource]:
         raise NotImplementedError
 
     @pytest.fixture
     def expected(self) -> Expected:
         raise NotImplementedError
 
-    def test_order_depends_on_the_source_alone(self, sources: list[Source]) -> None:
+    def test_order_depends_on_the_source_alone(self, sources: list[ImageSource]) -> None:
         first, second = sources
         listed = [list(map(plain, one.records())) for one in (first, first, second)]
         assert listed[0] == listed[1] == listed[2]
         assert first.classes == second.classes
 
-    def test_keys_are_unique_relative_paths(self, sources: list[Source]) -> None:
+    def test_keys_are_unique_relative_paths(self, sources: list[ImageSource]) -> None:
         keys = [record.key for record in sources[0].records()]
         assert keys
         assert len(set(keys)) == len(keys)
         assert not any(key.startswith("/") or ".." in key.split("/") for key in keys)
 
-    def test_labels_are_within_classes(self, sources: list[Source]) -> None:
+    def test_labels_are_within_classes(self, sources: list[ImageSource]) -> None:
         classes = sources[0].classes
         assert len(set(classes)) == len(classes)
         most = max(1, len(classes))  # a source without classes has the label 0 alone
         assert all(0 <= record.label < most for record in sources[0].records())
 
-    def test_extents_hold_the_right_bytes(self, sources: list[Source], expected: Expected) -> None:
+    def test_extents_hold_the_right_bytes(
+        self, sources: list[ImageSource], expected: Expected
+    ) -> None:
         found = []
         for record in sources[0].records():
             assert record.problem is None
@@ -82,17 +84,23 @@ class SourceConformance:
         assert sources[0].classes == expected.classes
         assert found == expected.samples
 
-    def test_says_where_it_comes_from(self, sources: list[Source]) -> None:
+    def test_says_where_it_comes_from(self, sources: list[ImageSource]) -> None:
         about = sources[0].about
         assert json.loads(json.dumps(about)) == about
         assert about["kind"]
         assert about["root"]
 
     def test_packs_to_the_same_bytes_twice(
-        self, sources: list[Source], expected: Expected, tmp_path: Path
+        self, sources: list[ImageSource], expected: Expected, tmp_path: Path
     ) -> None:
         for name, source in zip("ab", sources, strict=True):
-            pack(source, tmp_path / name, container="shards", shuffle=False, workers=1)
+            pack(
+                source,
+                tmp_path / name,
+                container="shards",
+                options=PackOptions(shuffle=False),
+                workers=1,
+            )
         assert contents(tmp_path / "a") == contents(tmp_path / "b")
         dataset = ImageDataset(tmp_path / "a")
         classes = dataset.manifest.classes  # not those of objects
@@ -102,8 +110,8 @@ class SourceConformance:
         ]
         assert found == expected.samples
 
-    def test_fields_of_records(self, sources: list[Source], expected: Expected) -> None:
-        fields = [field.name for field in further_fields(sources[0])]
+    def test_fields_of_records(self, sources: list[ImageSource], expected: Expected) -> None:
+        fields = [field.name for field in sources[0].fields]
         assert fields == list(expected.fields)
         values = [plain(record).fields for record in sources[0].records()]
         for at, name in enumerate(fields):

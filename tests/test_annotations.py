@@ -25,14 +25,15 @@ from annotated import (
 from containers import digests, pack_tree
 from fastdata.converters import (
     CocoImages,
+    ImageSource,
     MaskedImages,
-    Source,
     TableImages,
     VocImages,
     YoloImages,
     pack,
 )
-from fastdata.converters.packing import Progress
+from fastdata.converters.options import PackOptions
+from fastdata.converters.packing import PackingProgress
 from sources import Expected, SourceConformance
 from tiers import first_of
 from torchvision_stub import import_torchvision
@@ -82,7 +83,7 @@ COCO_FIELDS = (
 )  # fmt: skip
 
 
-def open_coco_images(root: Any) -> Source:
+def open_coco_images(root: Any) -> ImageSource:
     files = [f"{root}/annotations/{kind}_val2017.json" for kind in KINDS]
     return CocoImages(f"{root}/val2017", files)
 
@@ -169,7 +170,7 @@ def expect_table(root: Path) -> Expected:
 
 class Kind(NamedTuple):
     write: Callable[[Path], Path]
-    open: Callable[[Any], Source]
+    open: Callable[[Any], ImageSource]
     expect: Callable[[Path], Expected]
 
 
@@ -204,7 +205,7 @@ def root(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 class TestAnnotated(SourceConformance):
     @pytest.fixture
-    def sources(self, kind: Kind, root: Path) -> list[Source]:
+    def sources(self, kind: Kind, root: Path) -> list[ImageSource]:
         return [kind.open(root) for _ in range(2)]
 
     @pytest.fixture
@@ -215,14 +216,20 @@ class TestAnnotated(SourceConformance):
 @pytest.mark.parametrize("container", first_of(["shards", "lmdb", "parquet", "folder"]))
 def test_every_container(kind: Kind, root: Path, container: str, tmp_path: Path) -> None:
     expected = kind.expect(root)
-    pack(kind.open(root), tmp_path / "out", container=container, workers=1, shuffle=False)
+    pack(
+        kind.open(root),
+        tmp_path / "out",
+        container=container,
+        workers=1,
+        options=PackOptions(shuffle=False),
+    )
     found = dict(packed_fields(tmp_path / "out"))
     assert found.pop("image") == [data for *_, data in expected.samples]
     assert found == expected.fields
     assert not verify(tmp_path / "out", workers=1).problems
 
 
-class Die(Progress):
+class Die(PackingProgress):
     def advance(self, images: int, size: int) -> None:
         if images >= 3:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -253,7 +260,13 @@ def test_behind_a_url(kind: Kind, web: str, tmp_path: Path) -> None:
     if table.exists():  # its first path is absolute
         table.write_text(table.read_text("utf-8").replace(str(root), f"{web}/data"), "utf-8")
     source = kind.open(f"{web}/data")
-    pack(source, tmp_path / "remote", container="parquet", workers=1, shuffle=False)
+    pack(
+        source,
+        tmp_path / "remote",
+        container="parquet",
+        workers=1,
+        options=PackOptions(shuffle=False),
+    )
     assert dict(packed_fields(tmp_path / "remote")) == {
         "image": [data for *_, data in kind.expect(root).samples],
         **kind.expect(root).fields,

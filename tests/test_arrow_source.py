@@ -11,7 +11,7 @@ from typing import Any
 import datasets
 import pyarrow as pa
 import pytest
-from fastdata.converters import ArrowImages, Encoding, Source, pack
+from fastdata.converters import ArrowImages, Encoding, ImageSource, pack
 from fastdata.converters.arrow import arrow_splits
 from fastdata.converters.rows import close_rows
 from fastdata.converters.tasks import encode, reader
@@ -68,7 +68,7 @@ class TestSaved(SourceConformance):
         return tmp_path / "saved"
 
     @pytest.fixture
-    def sources(self, path: Path) -> list[Source]:
+    def sources(self, path: Path) -> list[ImageSource]:
         return [ArrowImages(path) for _ in range(2)]
 
     @pytest.fixture

@@ -20,6 +20,7 @@ import sources
 from click.testing import CliRunner, Result
 from containers import broken_jpeg, pack_tree
 from fastdata.converters import Encoding, ImageFolder, pack
+from fastdata.converters.options import PackOptions
 from sources import (
     contents,
     encoded,
@@ -33,7 +34,7 @@ from sources import (
 from tiers import slow
 
 from fastdata import ImageDataset
-from fastdata.cli import cli
+from fastdata.cli.commands import cli
 from fastdata.errors import DatasetError, SpaceError
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -290,8 +291,9 @@ def test_a_disk_that_fills_midway_and_then_has_room(
         assert convert(*arguments, "--out", out).exit_code == 0
         after = {path.name: path.stat().st_ino for path in out.iterdir()}
         assert before.items() <= after.items(), "what was finished is kept"
-        whole: dict[str, Any] = {"container": container, "encoding": Encoding("raw"), "workers": 1}
-        whole |= {"shuffle": False, "shard_size": shard_size}
+        whole: dict[str, Any] = {"container": container, "workers": 1}
+        chosen = PackOptions(Encoding("raw"), shuffle=False, shard_size=shard_size)
+        whole["options"] = chosen
         pack(ImageFolder(deceptive), tmp_path / "undisturbed", **whole)
         assert contents(out) == contents(tmp_path / "undisturbed")
 

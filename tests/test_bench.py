@@ -26,7 +26,7 @@ from PIL import Image
 from sources import jpeg
 from torchvision_stub import import_torchvision
 
-from fastdata.cli import cli
+from fastdata.cli.commands import cli
 from fastdata.errors import SlowPathWarning, UsageError
 
 _ADAPTER = f"""
@@ -91,8 +91,8 @@ def of(
     chosen: list[Contender], tree: Path, tmp_path: Path, keep: Any = lambda _: None, **options: Any
 ) -> dict[str, Any]:
     settings: dict[str, Any] = {"seconds": 0.4, "warmup": 0.1, "rounds": 2, "batch_size": 1}
-    where = harness.Data(tmp_path / "work", tree=tree)
-    about = harness.Options(**settings | options)
+    where = harness.BenchmarkData(tmp_path / "work", tree=tree)
+    about = harness.MeasureOptions(**settings | options)
     return harness.measure(chosen, where, about, PillowCheck(where.small), keep=keep)
 
 

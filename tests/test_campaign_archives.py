@@ -26,10 +26,10 @@ from containers import pack_tree
 from fastdata.converters import (
     ArrowImages,
     ImageNet,
+    ImageSource,
     LmdbImages,
     MdsImages,
     ParquetImages,
-    Source,
     WebDataset,
     pack,
 )
@@ -39,7 +39,7 @@ from sources import make_archives, tar_bytes, write_mds
 from test_cifar import Made, write_archive, write_folder
 
 from fastdata import ImageDataset, verify
-from fastdata.cli import cli
+from fastdata.cli.commands import cli
 from fastdata.errors import FastdataError
 
 CASES = int(os.environ.get("FASTDATA_CAMPAIGN_ARCHIVES", "150"))
@@ -141,7 +141,7 @@ def convert(kind: str, *options: object, file: str = "") -> Callable[[Path, rand
     return use
 
 
-def read_source(source: Callable[[Path], Source]) -> Callable[[Path, random.Random], None]:
+def read_source(source: Callable[[Path], ImageSource]) -> Callable[[Path, random.Random], None]:
     def use(case: Path, rng: random.Random) -> None:
         change_one(case, rng)
         opened = source(case)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from annotated import NAMES, open_coco, packed_fields
 from fastdata.converters import CocoImages, pack
+from fastdata.converters.options import PackOptions
 from PIL import Image
 from sources import picture
 
@@ -261,7 +262,8 @@ def test_drawn_sources(tmp_path: Path) -> None:
         source = Drawn(draw, root, categories, names)
         counts.update(source.traps)
         container = str(draw.choice(["lmdb", "shards", "parquet", "folder"]))
-        options: dict[str, Any] = {"container": container, "shuffle": False, "workers": 1}
+        options: dict[str, Any] = {"container": container, "workers": 1}
+        options["options"] = PackOptions(shuffle=False)
         try:
             packed = pack(CocoImages(root, source.files), root / "out", **options)
         except (BadSamplesError, SourceError) as error:

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from fastdata.converters import TableImages, index, pack
+from fastdata.converters.options import PackOptions
 from PIL import Image
 
 from fastdata import DataLoader, ImageDataset, verify
@@ -85,11 +86,10 @@ def table_source(samples: Sequence[Sample], folder: Path) -> TableImages:
 
 
 def packed(samples: Sequence[Sample], home: Path, container: str) -> None:
-    options = {} if container in ("lmdb", "folder") else {"shard_size": 5000}
-    if container != "lmdb":
-        options["shuffle"] = False
+    size = None if container in ("lmdb", "folder") else 5000
+    options = PackOptions(shard_size=size, shuffle=None if container == "lmdb" else False)
     source = table_source(samples, home / "in")
-    pack(source, home / "out", container=container, workers=1, force=True, **options)
+    pack(source, home / "out", container=container, workers=1, force=True, options=options)
     if container != "folder":
         shutil.rmtree(home / "in")
 

@@ -18,6 +18,7 @@ import pytest
 import torch
 from containers import load_manifest, pack_tree
 from fastdata.converters import TableImages, pack
+from fastdata.converters.options import PackOptions
 from hangs import HANG
 from PIL import Image
 from tiers import first_of, slow
@@ -102,8 +103,8 @@ def pack_captions(folder: Path, order: list[int], container: str) -> Path:
         Image.new("RGB", (8, 8), (number, 0, 77)).save(folder / f"{number}.png")
     table = {"path": [f"{n}.png" for n in order], "txt": [f"text {n}" for n in order]}
     source = TableImages(pa.table(table | {"label": [n % 3 for n in order]}), folder)
-    order_of = {} if container == "lmdb" else {"shuffle": False}
-    pack(source, folder / "out", container=container, workers=1, force=True, **order_of)
+    options = PackOptions(shuffle=None if container == "lmdb" else False)
+    pack(source, folder / "out", container=container, workers=1, force=True, options=options)
     return folder / "out"
 
 

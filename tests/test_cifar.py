@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fastdata.converters import Cifar, Source
+from fastdata.converters import Cifar, ImageSource
 from sources import Expected, SourceConformance, convert, require_said
 from tiers import first_of
 
@@ -125,7 +125,7 @@ class CifarConformance(SourceConformance):
         return Made(self.kind)
 
     @pytest.fixture
-    def sources(self, made: Made, tmp_path: Path) -> list[Source]:
+    def sources(self, made: Made, tmp_path: Path) -> list[ImageSource]:
         root = tmp_path / "published"
         root.mkdir()
         write_archive(self.kind, made.files, root)

@@ -30,7 +30,7 @@ from tiers import slow
 
 import fastdata
 from fastdata import ImageDataset
-from fastdata.cli import cli
+from fastdata.cli.commands import cli
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 _DOCS = _REPOSITORY / "docs"

@@ -24,6 +24,7 @@ from annotated import (
     write_json,
 )
 from fastdata.converters.coco import CocoImages
+from fastdata.converters.options import PackOptions
 from fastdata.converters.packed import PackedDataset
 from fastdata.converters.packing import pack
 from PIL import Image
@@ -296,7 +297,13 @@ def test_keys_say_nothing_of_a_kind(tmp_path: Path, caption: str | None, contain
     one = object_of(4, 1, 7, caption=caption, segments_info=[])
     path = write(tmp_path, one, object_of(5, 1, 1))
     out = tmp_path / "out"
-    pack(opened(tmp_path, path), out, container=container, workers=1, shuffle=False)
+    pack(
+        opened(tmp_path, path),
+        out,
+        container=container,
+        workers=1,
+        options=PackOptions(shuffle=False),
+    )
     found = dict(packed_fields(out))
     expected = open_coco(path).imgToAnns[1]
     assert found["boxes"][0] == [np.float32(each["bbox"]).tolist() for each in expected]
@@ -375,7 +382,7 @@ class TestSizes:
     def test_turned_by_exif(self, tmp_path: Path, container: str) -> None:
         out = tmp_path / "out"
         source = self.source(tmp_path, (40, 60), (48, 36))
-        pack(source, out, container=container, workers=1, shuffle=False)
+        pack(source, out, container=container, workers=1, options=PackOptions(shuffle=False))
         for path in (out, tmp_path / "again"):
             with pytest.warns(UserWarning, match="boxes .*exif_transpose=True"):
                 ImageDataset(path, fields=("image", "boxes"))

@@ -70,7 +70,7 @@ def test_zoomed_out_then_cropped_is_one_cut(resizes: bool) -> None:
         want = Image.fromarray(canvas).crop((x, y, x + wide, y + high))
         want = want.resize((50, 40), Image.Resampling.BICUBIC) if resizes else want
         size = tuple(cuts["canvas"][0].tolist())
-        got = decode_batch([pixels], size, **program.batch_options(cuts))[0]
+        got = decode_batch([pixels], size, cuts=cuts, **program.batch_options())[0]
         assert np.array_equal(got, np.asarray(want))
         padded += int(cuts["padding"][0] > 0)
     assert padded > 20

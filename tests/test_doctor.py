@@ -24,7 +24,7 @@ from tiers import slow
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset, stage
-from fastdata.cli import cli
+from fastdata.cli.commands import cli
 from fastdata.doctor import diagnose, judge, report
 from fastdata.errors import DataError, DatasetError, UsageError
 from fastdata.maintenance.seek_points import add_seek_points

@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from fastdata.doctor import Data, Findings, Machine, Rates, judge
+from fastdata.doctor import DatasetFacts, Findings, Machine, Rates, judge
 
-DATA = Data(
+DATA = DatasetFacts(
     path="sets/one",
     location="sets/one",
     container="lmdb",

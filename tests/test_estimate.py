@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fastdata.converters import ParquetImages, Source, TableImages, WebDataset, pack
+from fastdata.converters import ImageSource, ParquetImages, TableImages, WebDataset, pack
 from fastdata.converters.encode import Encoding
 from fastdata.converters.listing import write_listing
+from fastdata.converters.options import PackOptions
 from fastdata.converters.shuffling import shuffle_listing
 from field_data import image_file
 from PIL import Image
@@ -52,7 +53,7 @@ def columns() -> dict[str, pa.Array]:
     }
 
 
-def table_source(folder: Path, chosen: tuple[str, ...], *, second: bool) -> Source:
+def table_source(folder: Path, chosen: tuple[str, ...], *, second: bool) -> ImageSource:
     names = [f"{at:03d}" for at in range(ROWS)]
     for name in names:
         (folder / f"{name}.jpg").write_bytes(image_file(int(name)))
@@ -64,7 +65,7 @@ def table_source(folder: Path, chosen: tuple[str, ...], *, second: bool) -> Sour
     return TableImages(pa.table(found), folder, files=("second",) * second)
 
 
-def parquet_source(folder: Path, chosen: tuple[str, ...], *, second: bool) -> Source:
+def parquet_source(folder: Path, chosen: tuple[str, ...], *, second: bool) -> ImageSource:
     found: dict[str, pa.Array] = {"image": pa.array([image_file(at) for at in range(ROWS)])}
     found |= {name: column for name, column in columns().items() if name in chosen}
     # Left out, so that it counts nowhere.
@@ -78,7 +79,7 @@ def parquet_source(folder: Path, chosen: tuple[str, ...], *, second: bool) -> So
 SOURCES = {"table": table_source, "parquet": parquet_source}
 KINDS = [((name,), False) for name in columns()] + [((), True), (("captions",), True)]
 #: A source, its columns, and whether it has second images.
-Made = tuple[Source, tuple[str, ...], bool]
+Made = tuple[ImageSource, tuple[str, ...], bool]
 
 
 @pytest.fixture
@@ -98,7 +99,13 @@ def kind(
 @pytest.mark.parametrize("fields", KINDS)
 def test_shards_have_the_wanted_size(folder: Path, kind: Made) -> None:
     wanted, out = 150_000, folder.parent / "out"
-    pack(kind[0], out, container="shards", shard_size=wanted, workers=1, shuffle=False)
+    pack(
+        kind[0],
+        out,
+        container="shards",
+        options=PackOptions(shard_size=wanted, shuffle=False),
+        workers=1,
+    )
     sizes = [path.stat().st_size for path in sorted(out.glob("*.tar"))]
     assert len(sizes) > 1
     # Headers of the image's own members are not counted.
@@ -138,7 +145,7 @@ def test_a_small_disk_is_refused_first(
     with small_disk(folder.parent / "disk", room):
         out = folder.parent / "disk" / "out"
         with pytest.raises(SpaceError, match=r"about .* are needed, .* free"):
-            pack(made, out, container=container, workers=1, shuffle=False)
+            pack(made, out, container=container, workers=1, options=PackOptions(shuffle=False))
         assert not out.exists() or not list(out.glob("[!.]*.*"))
 
 
@@ -178,7 +185,11 @@ def test_windows_count_second_images(folder: Path, monkeypatch: pytest.MonkeyPat
 def test_sizes_of_images_in_the_summary(folder: Path) -> None:
     made = table_source(folder, ("captions",), second=True)
     packed = pack(
-        made, folder.parent / "out", container="shards", encoding=Encoding("baseline"), workers=1
+        made,
+        folder.parent / "out",
+        container="shards",
+        options=PackOptions(encoding=Encoding("baseline")),
+        workers=1,
     )
     images = sum((folder / f"{at:03d}.jpg").stat().st_size for at in range(ROWS))
     assert sum(kind.size for kind in packed.kinds.values()) == images

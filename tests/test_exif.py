@@ -20,6 +20,7 @@ from annotated import object_of
 from containers import edit_index, index_rows, pack_tree, set_column
 from fastdata.converters import TableImages, pack
 from fastdata.converters.encode import Encoding
+from fastdata.converters.options import PackOptions
 from fastdata.converters.packed import PackedDataset
 from jpegs import encode, picture
 from loader_data import as_file, folder, same
@@ -360,7 +361,7 @@ def test_an_encoding_keeps_the_orientation(kind: str, max_side: int | None) -> N
             made[Path(name).stem + ".png"] = out.getvalue()
     twin = ImageDataset(packed(twin_of(made)), CROPS)
     again = folder() / "again"
-    pack(PackedDataset(root), again, shuffle=False)
+    pack(PackedDataset(root), again, options=PackOptions(shuffle=False))
     for path in (root, again):
         of = ImageDataset(path, CROPS, exif_transpose=True)
         assert same(batches(of), batches(twin))

@@ -27,9 +27,10 @@ from fastdata.converters import pack
 from fastdata.converters.coco import CocoImages
 from fastdata.converters.encode import Encoding
 from fastdata.converters.masks import MaskedImages
+from fastdata.converters.options import PackOptions
 from fastdata.converters.packed import PackedDataset
 from fastdata.converters.parquet import ParquetImages
-from fastdata.converters.records import Source
+from fastdata.converters.records import ImageSource
 from fastdata.converters.table import TableImages
 from fastdata.converters.voc import VocImages
 from fastdata.converters.webdataset import WebDataset
@@ -178,7 +179,7 @@ def masked(root: Path) -> MaskedImages:
     return MaskedImages(write_masked(root), "images/training", "annotations/training")
 
 
-def yolo_points(numbers: int) -> Callable[[Path], Source]:
+def yolo_points(numbers: int) -> Callable[[Path], ImageSource]:
     """A dataset with two key points of so many numbers each."""
 
     def source(root: Path) -> YoloImages:
@@ -210,7 +211,7 @@ class TestConverters:
         ],
     )
     def test_formats_of_others(
-        self, opened: Callable[[Path], Source], expected: dict[str, str], tmp_path: Path
+        self, opened: Callable[[Path], ImageSource], expected: dict[str, str], tmp_path: Path
     ) -> None:
         packed_without_bad(opened(tmp_path / "in"), tmp_path / "out")
         found = meanings_of(tmp_path / "out")
@@ -266,7 +267,12 @@ def test_values_of_another_shape_are_bad_samples(meaning: str, tmp_path: Path) -
     assert verify(tmp_path / "good", workers=1).problems == []
     assert len(ImageDataset(tmp_path / "good")) == 2 * len(right)
     # And where the manifest says so later.
-    pack(TableImages(rows, tmp_path / "in"), tmp_path / "later", workers=1, shuffle=False)
+    pack(
+        TableImages(rows, tmp_path / "in"),
+        tmp_path / "later",
+        workers=1,
+        options=PackOptions(shuffle=False),
+    )
     edit_manifest(tmp_path / "later", lambda fields: fields["fields"][-1].update(format=meaning))
     found = verify(tmp_path / "later", workers=1).problems
     assert [problem.where for problem in found] == [f"sample {at} ({at})" for at in places]
@@ -299,13 +305,15 @@ class TestMasks:
         mask.save(tmp_path / "in/a.png", bits=4)
         data = (tmp_path / "in/a.png").read_bytes()
         rows = pa.table({"path": ["a.jpg"], "m": ["a.png"]})
-        source: Source = TableImages(rows, tmp_path / "in", masks=["m"])
+        source: ImageSource = TableImages(rows, tmp_path / "in", masks=["m"])
         for container, encoding in (
             ("lmdb", Encoding("jpeg", quality=30)), ("parquet", Encoding("raw")),
             ("shards", Encoding()),
         ):  # fmt: skip
             out = tmp_path / container
-            pack(source, out, container=container, encoding=encoding, workers=1)
+            pack(
+                source, out, container=container, options=PackOptions(encoding=encoding), workers=1
+            )
             found = PackedSource(out)
             blob = found.encoded(0, "m")
             assert (blob.data, blob.width, blob.height) == (data, 48, 36)
@@ -317,20 +325,29 @@ class TestMasks:
 def test_smaller_images_are_refused_where_fields_have_pixels(tmp_path: Path) -> None:
     small = Encoding("jpeg", max_side=20)
     with pytest.raises(UsageError, match="but not their mask, which"):
-        pack(masked(tmp_path / "in"), tmp_path / "out", encoding=small, workers=1)
+        pack(
+            masked(tmp_path / "in"),
+            tmp_path / "out",
+            options=PackOptions(encoding=small),
+            workers=1,
+        )
     for number, name in enumerate(("boxes", "areas", "polygons", "rle", "keypoints")):
         source = coco(tmp_path / f"coco-{number}", fields=["captions", name])
         with pytest.raises(UsageError, match=f"but not their {name}, which"):
-            pack(source, tmp_path / "out", encoding=small, workers=1)
-    pack(coco(tmp_path / "coco", fields=["labels"]), tmp_path / "coco-out", encoding=small)
+            pack(source, tmp_path / "out", options=PackOptions(encoding=small), workers=1)
+    pack(
+        coco(tmp_path / "coco", fields=["labels"]),
+        tmp_path / "coco-out",
+        options=PackOptions(encoding=small),
+    )
     assert max(ImageDataset(tmp_path / "coco-out", fields=("image",))[0]["image"].size) == 20
     rows = table(tmp_path / "table", boxes=[[[1.0, 2.0, 3.0, 4.0]]])
     for meaning in ("xyxy", "xywh", "cxcywh"):
         source = TableImages(rows, tmp_path / "table", formats={"boxes": f"relative {meaning}"})
-        pack(source, tmp_path / meaning, encoding=small, workers=1)
+        pack(source, tmp_path / meaning, options=PackOptions(encoding=small), workers=1)
         source = TableImages(rows, tmp_path / "table", formats={"boxes": meaning})
         with pytest.raises(UsageError, match="but not their boxes, which"):
-            pack(source, tmp_path / "out", encoding=small, workers=1)
+            pack(source, tmp_path / "out", options=PackOptions(encoding=small), workers=1)
 
 
 def hub_parquet(root: Path) -> Path:

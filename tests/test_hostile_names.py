@@ -17,7 +17,8 @@ from containers import edit_index, edit_manifest, pack_tree, set_column
 from sources import make_tree
 
 from fastdata import DataLoader, ImageDataset, verify
-from fastdata.cli import cli, main
+from fastdata.cli import main
+from fastdata.cli.commands import cli
 from fastdata.cli.progress import ProgressReport
 from fastdata.errors import CorruptionError, FastdataError, printable
 from fastdata.transforms import RandomResizedCrop

@@ -7,8 +7,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from fastdata.converters import ImageFolder, Source, pack
+from fastdata.converters import ImageFolder, ImageSource, pack
 from fastdata.converters.listing import describe_left_out
+from fastdata.converters.options import PackOptions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sources import Expected, SourceConformance, convert, jpeg, make_tree
@@ -53,7 +54,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 class TestImageFolder(SourceConformance):
     @pytest.fixture
-    def sources(self, tree: Path) -> list[Source]:
+    def sources(self, tree: Path) -> list[ImageSource]:
         return [ImageFolder(tree) for _ in range(2)]
 
     @pytest.fixture
@@ -110,7 +111,13 @@ def test_what_is_left_out_is_counted_by_suffix(tmp_path: Path, prefix: str, shuf
     others = ["a/1.MP4", "a/deep/2.mp4", "b/3.txt", "b/.hidden", "b/jpg", "top.mp4"]
     make_tree(tmp_path / "tree", ["a/1.jpg", "b/2.jpg", *others])
     source = ImageFolder(f"{prefix}{tmp_path}/tree")
-    packed = pack(source, tmp_path / "out", container="shards", shuffle=shuffle, workers=1)
+    packed = pack(
+        source,
+        tmp_path / "out",
+        container="shards",
+        options=PackOptions(shuffle=shuffle),
+        workers=1,
+    )
     assert packed.left_out == {".mp4": 2, ".txt": 1, ".hidden": 1, "no suffix": 1}
     assert describe_left_out(packed.left_out).startswith(".mp4 2, ")
     many = {f".{number}": 1000 for number in range(10)}

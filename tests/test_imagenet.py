@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fastdata.converters import ImageNet, Source, pack
+from fastdata.converters import ImageNet, ImageSource, pack
 from fastdata.converters.imagenet import splits
+from fastdata.converters.options import PackOptions
 from sources import (
     Expected,
     SourceConformance,
@@ -54,7 +54,7 @@ class ImageNetConformance(SourceConformance):
     layout = split = ""
 
     @pytest.fixture
-    def sources(self, made_layouts: dict[str, Path]) -> list[Source]:
+    def sources(self, made_layouts: dict[str, Path]) -> list[ImageSource]:
         return [ImageNet(made_layouts[self.layout], self.split) for _ in range(2)]
 
     @pytest.fixture
@@ -95,8 +95,13 @@ def require_same_datasets(
     for layout in LAYOUTS:
         source = ImageNet(layouts[layout], split)
         assert source.about["layout"] == layout
-        options: dict[str, Any] = {"shuffle": False, "workers": 1}
-        pack(source, out / layout, container=container, shard_size=size, **options)
+        pack(
+            source,
+            out / layout,
+            container=container,
+            options=PackOptions(shard_size=size, shuffle=False),
+            workers=1,
+        )
         found[layout] = contents_but_source(out / layout)
         if layout != "folders":
             assert found[layout] == found["folders"]

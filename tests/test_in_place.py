@@ -27,7 +27,7 @@ from sources import jpeg, make_tree, require_said
 from tiers import first_of
 
 from fastdata import DataLoader, ImageDataset, verify
-from fastdata.cli import cli
+from fastdata.cli.commands import cli
 from fastdata.errors import (
     DatasetError,
     FastdataError,

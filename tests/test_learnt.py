@@ -16,6 +16,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from fastdata.converters import ImageFolder, index, pack
+from fastdata.converters.options import PackOptions
 from jpegs import encode, picture
 from object_stores import Bucket
 from PIL import Image
@@ -23,7 +24,7 @@ from sources import require_said
 from torchvision_stub import import_torchvision
 
 from fastdata import Cache, DataLoader, ImageDataset, verify
-from fastdata.cli import cli
+from fastdata.cli.commands import cli
 from fastdata.errors import CorruptionError
 from fastdata.remote.filesystem import upload
 from fastdata.storage.learnt import Learnt, Stamped
@@ -110,12 +111,18 @@ def test_of_packed_datasets(
     tmp_path: Path, tree: Path, images: list[bytes], container: str
 ) -> None:
     source = ImageFolder(tree)
-    options: dict[str, Any] = {"seek_points": False, "shuffle": False}
-    pack(source, tmp_path / "out", container=container, **options)
+    options = PackOptions(seek_points=False, shuffle=False)
+    pack(source, tmp_path / "out", container=container, options=options)
     require_epoch(loader_of(tmp_path / "out"), images, 0, COUNT)
     require_epoch(loader_of(tmp_path / "out"), images, COUNT, 0)
     # Packed again with seek points, it has no more to learn.
-    pack(source, tmp_path / "out", container=container, shuffle=False, force=True)
+    pack(
+        source,
+        tmp_path / "out",
+        container=container,
+        options=PackOptions(shuffle=False),
+        force=True,
+    )
     assert not (tmp_path / "out" / NAME).exists()
     require_epoch(loader_of(tmp_path / "out"), images, COUNT, 0)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import lmdb
 import pytest
-from fastdata.converters import LmdbImages, Source, pack
+from fastdata.converters import ImageSource, LmdbImages, pack
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sources import (
@@ -68,7 +68,7 @@ class TestLmdbImages(SourceConformance):
         return write(tmp_path / "in", values)
 
     @pytest.fixture
-    def sources(self, path: Path) -> list[Source]:
+    def sources(self, path: Path) -> list[ImageSource]:
         return [LmdbImages(path, keys=r"(?P<class>[^/]+)/.*") for _ in range(2)]
 
     @pytest.fixture

@@ -22,6 +22,7 @@ import pytest
 import simgpu
 import torch
 from fastdata.converters import pack
+from fastdata.converters.options import PackOptions
 from fastdata.converters.parquet import ParquetImages
 from hangs import HANG
 from loader_data import as_it_is, folder, tree
@@ -87,7 +88,9 @@ def packed(container: str = "shards", lacking: bool = False, first: int = 0) -> 
     root = folder()
     pq.write_table(table(lacking).slice(first), root / "rows.parquet")
     out = root / container
-    pack(ParquetImages(root), out, container=container, workers=1, shuffle=False)
+    pack(
+        ParquetImages(root), out, container=container, workers=1, options=PackOptions(shuffle=False)
+    )
     return out
 
 
@@ -308,7 +311,12 @@ def test_columns_named_as_what_a_loader_adds(tmp_path: Path) -> None:
     """A column "index" is itself rather than a sample's number; "valid" has no second place."""
     columns = {"index": pa.array([100 - i for i in range(ROWS)]), "valid": table()["caption"]}
     pq.write_table(pa.table({"image": table()["image"], **columns}), tmp_path / "a.parquet")
-    pack(ParquetImages(tmp_path / "a.parquet"), tmp_path / "out", container="lmdb", shuffle=False)
+    pack(
+        ParquetImages(tmp_path / "a.parquet"),
+        tmp_path / "out",
+        container="lmdb",
+        options=PackOptions(shuffle=False),
+    )
     dataset = ImageDataset(tmp_path / "out", CenterCrop(16), fields=("image", "index", "valid"))
     for sample in (dataset[3], *dataset.__getitems__([3])):
         assert (sample["index"], sample["valid"]) == (97, "é number 3")
@@ -405,7 +413,13 @@ def test_a_damaged_column_is_an_error_of_the_samples_in_its_piece(
     monkeypatch.setattr("fastdata.storage.columns._PIECE_ROWS", 8)
     root = tmp_path / "small"
     pq.write_table(table(), tmp_path / "rows.parquet")
-    pack(ParquetImages(tmp_path), root, container="shards", workers=1, shuffle=False)
+    pack(
+        ParquetImages(tmp_path),
+        root,
+        container="shards",
+        workers=1,
+        options=PackOptions(shuffle=False),
+    )
     _damage(root, field, 17)
     dataset = ImageDataset(root, EQUAL["image"], fields=("image", "small", field))
     with pytest.raises(DatasetError, match=field):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import streaming_formats
-from fastdata.converters import MdsImages, Source, pack
+from fastdata.converters import ImageSource, MdsImages, pack
 from fastdata.converters.mds import mds_splits
 from sources import Expected, SourceConformance, bytes_of, convert, jpeg, picture, require_said
 
@@ -68,7 +68,7 @@ class TestMds(SourceConformance):
         return write(tmp_path / "in", COLUMNS, samples(), size_limit=5_000)
 
     @pytest.fixture
-    def sources(self, path: Path) -> list[Source]:
+    def sources(self, path: Path) -> list[ImageSource]:
         return [MdsImages(path) for _ in range(2)]
 
     @pytest.fixture

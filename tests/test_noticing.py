@@ -24,7 +24,7 @@ from torchvision_stub import import_torchvision
 
 import fastdata
 from fastdata import DataLoader
-from fastdata.cli import cli
+from fastdata.cli.commands import cli
 from fastdata.errors import SlowPathWarning, UsageError
 
 # Python from 3.12 on warns of every fork in a process with threads; torch of few CPUs.

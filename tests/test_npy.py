@@ -14,6 +14,7 @@ import pytest
 import torch
 import webdataset
 from fastdata.converters import PackedDataset, TableImages, WebDataset, pack
+from fastdata.converters.options import PackOptions
 from field_data import image_file
 from tiers import first_of
 
@@ -162,7 +163,9 @@ def test_nulls(tmp_path: Path) -> None:
     values = [[1.5, 2.5], None, [None, 4.0], [5.0, 6.0]]
     (tmp_path / "in").mkdir()
     source = table(tmp_path / "in", {"pair": pa.array(values, pa.list_(pa.float32(), 2))})
-    pack(source, tmp_path / "out", container="shards", workers=1, shuffle=False)
+    pack(
+        source, tmp_path / "out", container="shards", workers=1, options=PackOptions(shuffle=False)
+    )
     with tarfile.open(tmp_path / "out" / "shard-000000.tar") as archive:
         names = [one.name for one in archive if "pair" in one.name]
     assert names == ["000.pair.npy", "002.pair.json", "003.pair.npy"]

@@ -10,6 +10,7 @@ import psutil
 import pytest
 from containers import pack_tree
 from fastdata.converters import Encoding, ImageFolder, WebDataset, pack
+from fastdata.converters.options import PackOptions
 from fastdata.converters.table import TableImages
 from PIL import Image
 from sources import contents
@@ -154,7 +155,10 @@ def test_lmdb_takes_more_than_was_estimated(tmp_path: Path) -> None:
         side = 3000 if number % 100 == 99 else 4
         Image.new("RGB", (side, side)).save(folder / f"{number:03d}.png")
     packed = pack(
-        ImageFolder(tmp_path / "tree"), tmp_path / "out", encoding=Encoding("raw"), workers=1
+        ImageFolder(tmp_path / "tree"),
+        tmp_path / "out",
+        options=PackOptions(encoding=Encoding("raw")),
+        workers=1,
     )
     assert packed.manifest.blob_bytes > 2 * 27_000_000
     assert verify(tmp_path / "out", fast=True).problems == []

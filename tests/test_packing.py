@@ -20,7 +20,8 @@ import psutil
 import pytest
 from containers import PACK_MODULE, digests, jpeg, originals, pack_tree, repeat_tree
 from fastdata.converters import Encoding, ImageFolder
-from fastdata.converters.packing import Progress
+from fastdata.converters.options import PackOptions
+from fastdata.converters.packing import PackingProgress
 from hangs import HANG
 from tiers import first_of, slow
 
@@ -41,7 +42,7 @@ def copy(made_tree: Path, tmp_path: Path) -> Path:
     return shutil.copytree(made_tree / "val", tmp_path / "tree")
 
 
-class Stop(Progress):
+class Stop(PackingProgress):
     def __init__(self, images: int) -> None:
         self._images = images
 
@@ -185,7 +186,7 @@ def test_only_one_packs_at_a_time(tree: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     started, go_on = threading.Event(), threading.Event()
 
-    class Wait(Progress):
+    class Wait(PackingProgress):
         def start(self, images: int, size: int, done_images: int, done_size: int) -> None:
             started.set()
             go_on.wait(30)
@@ -210,8 +211,14 @@ def test_only_one_packs_at_a_time(tree: Path, tmp_path: Path) -> None:
     [
         ({"container": "zip"}, "unknown container zip"),
         ({"workers": 0}, "--workers 0"),
-        ({"container": "lmdb", "shard_size": 5}, "--shard-size has no effect with --to lmdb"),
-        ({"container": "shards", "shard_size": 0}, "--shard-size 0 is not a size"),
+        (
+            {"container": "lmdb", "options": PackOptions(shard_size=5)},
+            "--shard-size has no effect with --to lmdb",
+        ),
+        (
+            {"container": "shards", "options": PackOptions(shard_size=0)},
+            "--shard-size 0 is not a size",
+        ),
     ],
     ids=str,
 )
@@ -294,11 +301,14 @@ def test_a_worker_that_dies_is_an_error(pause: float) -> None:
 
 def test_a_script_that_workers_cannot_import(tree: Path, tmp_path: Path) -> None:
     """Without the usual guard; its error names the cause, and what it left is not in the way."""
-    more = "container='shards', shard_size=1000, workers=2"  # several files, so workers are needed
+    # Several files, so workers are needed.
+    more = "container='shards', options=PackOptions(shard_size=1000), workers=2"
     call = f"pack(ImageFolder({str(tree)!r}), {str(tmp_path / 'out')!r}, {more})"
     script = tmp_path / "script.py"
     for guard in ("", 'if __name__ == "__main__":\n    '):
-        script.write_text(f"from fastdata.converters import ImageFolder, pack\n{guard}{call}\n")
+        script.write_text(
+            f"from fastdata.converters import ImageFolder, PackOptions, pack\n{guard}{call}\n"
+        )
         done = subprocess.run([sys.executable, script], capture_output=True, text=True)
         assert (done.returncode == 0) == bool(guard), done.stderr
         assert ("UsageError: worker processes cannot start" in done.stderr) != bool(guard)
@@ -316,7 +326,7 @@ def workers_of(process: psutil.Process) -> list[psutil.Process]:
 
 @pytest.mark.slow
 def test_a_worker_killed_from_outside(tree: Path, tmp_path: Path) -> None:
-    class KillOne(Progress):
+    class KillOne(PackingProgress):
         def advance(self, images: int, size: int) -> None:
             for worker in workers_of(psutil.Process())[:1]:
                 worker.kill()

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from containers import FileContainerConformance, Made, blobs_of, images, row_of
 from fastdata.converters import Encoding, ImageFolder, pack
+from fastdata.converters.options import PackOptions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
@@ -59,11 +60,13 @@ class TestParquet(FileContainerConformance):
             original = ImageOps.exif_transpose(Image.open(io.BytesIO(blob)))
             assert sample["image"].tobytes() == original.tobytes()
 
-    @pytest.mark.parametrize("options", [{"encoding": Encoding("raw")}, {"plain_images": True}])
+    @pytest.mark.parametrize(
+        "options", [PackOptions(Encoding("raw")), PackOptions(plain_images=True)]
+    )
     def test_a_plain_column_of_images(
-        self, made: Made, hugging_face: Any, tmp_path: Path, options: dict[str, Any]
+        self, made: Made, hugging_face: Any, tmp_path: Path, options: PackOptions
     ) -> None:
-        pack(ImageFolder(made.tree), tmp_path / "out", container="parquet", **options)
+        pack(ImageFolder(made.tree), tmp_path / "out", container="parquet", options=options)
         files = sorted(map(str, (tmp_path / "out").glob("*.parquet")))
         found = hugging_face.load_dataset("parquet", data_files=files, split="train")
         assert found.features["image"] == hugging_face.Value("binary")

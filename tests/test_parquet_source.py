@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from containers import digests
-from fastdata.converters import ParquetImages, Source, pack
+from fastdata.converters import ImageSource, ParquetImages, pack
+from fastdata.converters.options import PackOptions
 from fastdata.converters.parquet import parquet_splits
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,9 +39,9 @@ def rows(dataset: Path) -> list[tuple[str, str, bytes]]:
     ]
 
 
-def packed(tmp_path: Path, source: Source, **options: Any) -> list[tuple[str, str, bytes]]:
-    options = {"container": "shards", "shuffle": False, "workers": 1, **options}
-    pack(source, tmp_path / "packed", **options)
+def packed(tmp_path: Path, source: ImageSource, **options: Any) -> list[tuple[str, str, bytes]]:
+    options = {"container": "shards", "workers": 1, **options}
+    pack(source, tmp_path / "packed", options=PackOptions(shuffle=False), **options)
     return rows(tmp_path / "packed")
 
 
@@ -59,8 +60,13 @@ def test_two_files_of_several_row_groups(tmp_path: Path, compression: str) -> No
     (tmp_path / "in/_temporary").mkdir()
     write(tmp_path / "in/_temporary/x.parquet", {"other": [1]})
     for workers in (1, 2):
-        pack(ParquetImages(tmp_path / "in"), tmp_path / str(workers), shuffle=False,
-             container="shards", workers=workers)  # fmt: skip
+        pack(
+            ParquetImages(tmp_path / "in"),
+            tmp_path / str(workers),
+            options=PackOptions(shuffle=False),
+            container="shards",
+            workers=workers,
+        )
     assert digests(tmp_path / "1") == digests(tmp_path / "2")
     assert ImageDataset(tmp_path / "1").classes == ["0", "1", "2"]
     assert rows(tmp_path / "1") == [
@@ -266,7 +272,7 @@ def test_what_cannot_be_told(
 )
 def test_without_labels_all_columns_are_fields(tmp_path: Path, columns: dict[str, Any]) -> None:
     path = write(tmp_path / "in.parquet", {"image": IMAGES[:3], **columns})
-    pack(ParquetImages(path), tmp_path / "out", workers=1, shuffle=False)
+    pack(ParquetImages(path), tmp_path / "out", workers=1, options=PackOptions(shuffle=False))
     opened = ImageDataset(tmp_path / "out", fields=("image", *columns))
     assert ImageDataset(tmp_path / "out").fields == ("image",)
     assert opened.classes == []

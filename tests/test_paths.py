@@ -9,13 +9,13 @@ import pickle
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from fastdata.converters import TableImages, pack
 from fastdata.converters.listing import write_listing
-from fastdata.converters.records import Record
+from fastdata.converters.records import ImageSource, Record
 from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
@@ -117,12 +117,11 @@ def accepted_by_tars(folder: Path, path: str) -> bool:
         return False
 
 
-class Keys(NamedTuple):
-    classes: list[str]
-    about: dict[str, str]
-    inputs: list[Path | str]
-    root: str | None
-    key: str
+class Keys(ImageSource):
+    about: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, key: str) -> None:
+        self.key = key
 
     def records(self) -> Iterator[Record]:
         yield Record(self.key, 0, "/image.jpg", 0, 1, 0)
@@ -131,7 +130,7 @@ class Keys(NamedTuple):
 def accepted_by_listing(folder: Path, path: str) -> bool:
     try:
         with InProcess() as running:
-            source = Keys(["a"], {}, [], None, path)
+            source = Keys(path)
             return len(write_listing(source, folder / "list", lambda count: None, running)) == 1
     except SourceError:
         return False

@@ -58,7 +58,7 @@ def tree(made_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return repeat_tree(made_tree / "train", tmp_path_factory.mktemp("ray") / "tree", 2)
 
 
-class Counts(packing.Progress):
+class Counts(packing.PackingProgress):
     def __init__(self) -> None:
         self.total = 0
         self.seen: list[int] = []

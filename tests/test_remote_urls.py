@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fastdata.converters.imagefolder import ImageFolder
-from fastdata.converters.packing import Progress, Silent, pack
+from fastdata.converters.options import PackOptions
+from fastdata.converters.packing import SILENT, PackingProgress, pack
 from fastdata.converters.uploading import Uploading
 from flaky_proxy import Exchange, FlakyProxy, wait_until
 from object_stores import Bucket, send_tree
@@ -247,7 +248,7 @@ def test_uploads_under_way_are_given_up_at_ctrl_c(bucket: Bucket, tmp_path: Path
     assert not any((tmp_path / entry.name).exists() for entry in entries)
 
 
-class Removing(Progress):
+class Removing(PackingProgress):
     def __init__(self, bucket: Bucket, local: Path) -> None:
         self._url, self._options = f"{bucket.url}/ds", bucket.storage_options
         self._local = local
@@ -262,12 +263,12 @@ class Removing(Progress):
 
 
 def test_no_manifest_without_its_files(gcs: Bucket, tree: Path, tmp_path: Path) -> None:
-    def packing(progress: Progress) -> None:
+    def packing(progress: PackingProgress) -> None:
         pack(
             ImageFolder(tree),
             f"{gcs.url}/ds",
             container="shards",
-            shard_size=30_000,
+            options=PackOptions(shard_size=30_000),
             workers=1,
             progress=progress,
             local=tmp_path / "making",
@@ -277,7 +278,7 @@ def test_no_manifest_without_its_files(gcs: Bucket, tree: Path, tmp_path: Path) 
     with pytest.raises(DataError, match=r"the first: shard-000000\.tar"):
         packing(Removing(gcs, tmp_path / "making"))
     assert "_dataset.json" not in list_files(f"{gcs.url}/ds", gcs.storage_options)
-    packing(Silent())
+    packing(SILENT)
     require_said(run("verify", "--workers", 1, f"{gcs.url}/ds", *gcs.arguments), 0)
 
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from fastdata.converters import ImageFolder, ImageNet, pack
+from fastdata.converters.options import PackOptions
 from PIL import Image
 from tiers import slow
 
 from fastdata import ImageDataset, verify
-from fastdata.cli import cli
+from fastdata.cli.commands import cli
 from fastdata.decode import decode_jpeg, jpeg_info
 from fastdata.errors import UsageError
 from fastdata.maintenance.seek_points import add_seek_points
@@ -58,7 +59,7 @@ def test_added_later_with_other_strides_and_removed(
 ) -> None:
     out = tmp_path / "out"
     source = ImageNet(made_tree, "train")
-    pack(source, out, container=packed.name, workers=1, seek_points=False)
+    pack(source, out, container=packed.name, workers=1, options=PackOptions(seek_points=False))
     assert tables(ImageDataset(out)) == [None] * 64
     before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
     made = add_seek_points(out, workers=2)

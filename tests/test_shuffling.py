@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,15 +16,17 @@ import pyarrow.parquet as pq
 import pytest
 from containers import digests, load_manifest, originals, pack_tree
 from fastdata.converters import (
+    DatasetPart,
     ImageFolder,
+    ImageSource,
     PackedDataset,
     ParquetImages,
-    Part,
     Record,
     WebDataset,
     pack,
 )
-from fastdata.converters.listing import Listing, write_listing
+from fastdata.converters.listing import RecordListing, write_listing
+from fastdata.converters.options import PackOptions
 from fastdata.converters.shuffling import BLOCK_BYTES, WINDOW_BYTES, shuffle_listing
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,7 +41,8 @@ from fastdata.samplers import QuasiRandom
 from fastdata.transforms import CenterCrop
 
 
-class Files(NamedTuple):
+@dataclass
+class Files(ImageSource):
     counts: tuple[int, ...]
     length: int
     together: bool
@@ -60,7 +64,9 @@ class Files(NamedTuple):
         return Shard()
 
 
-def shuffled(source: Any, folder: Path, seed: int, **sizes: int) -> tuple[Listing, Listing]:
+def shuffled(
+    source: Any, folder: Path, seed: int, **sizes: int
+) -> tuple[RecordListing, RecordListing]:
     with InProcess() as executor:
         listing = write_listing(source, folder / "in", lambda count: None, executor)
     return listing, shuffle_listing(listing, folder / "out", seed, **sizes)
@@ -184,7 +190,13 @@ def test_what_is_shuffled_by_default(tree: Path, tmp_path: Path) -> None:
         keys = [row.key for row in map(ImageDataset(out).row, range(packed.manifest.samples))]
         assert (keys == [one.key for one in originals(tree)]) == (order == "source")
     with pytest.raises(UsageError, match="--seed 3 has no effect"):
-        pack(ImageFolder(tree), tmp_path / "no", container="lmdb", seed=3, workers=1)
+        pack(
+            ImageFolder(tree),
+            tmp_path / "no",
+            container="lmdb",
+            options=PackOptions(seed=3),
+            workers=1,
+        )
 
 
 # Packing again.
@@ -236,7 +248,9 @@ def test_parts_are_the_same_from_any_container(
     assert {key for key, *_ in contents(tmp_path / "other")} != {
         key for key, *_ in found["shards", "0:0.3"]
     }
-    counts = [sum(str(n) in Part(0.2, 0.3, seed) for n in range(20_000)) for seed in range(3)]
+    counts = [
+        sum(str(n) in DatasetPart(0.2, 0.3, seed) for n in range(20_000)) for seed in range(3)
+    ]
     assert all(1850 < count < 2150 for count in counts)
 
 

@@ -23,6 +23,7 @@ import pytest
 from click.testing import CliRunner
 from containers import edit_manifest, load_manifest, pack_tree
 from fastdata.converters.imagefolder import ImageFolder
+from fastdata.converters.options import PackOptions
 from fastdata.converters.packing import pack
 from fastdata.converters.table import TableImages
 from hangs import HANG
@@ -30,7 +31,7 @@ from PIL import Image
 from test_fields_storage import BLOBS, as_files
 from tiers import slow
 
-from fastdata.cli import cli
+from fastdata.cli.commands import cli
 from fastdata.dataset import ImageDataset
 from fastdata.errors import (
     BusyError,
@@ -82,7 +83,13 @@ def make(tree: Path, tmp_path: Path) -> Callable[[str], Path]:
         shutil.copytree(tree, root, dirs_exist_ok=True)
         size = 9000 if container in ("parquet", "shards") else None
         out = tmp_path / f"set-{container}"
-        pack(ImageFolder(root), out, container=container, shard_size=size, workers=1)
+        pack(
+            ImageFolder(root),
+            out,
+            container=container,
+            options=PackOptions(shard_size=size),
+            workers=1,
+        )
         return out
 
     return packed

@@ -20,7 +20,7 @@ import pytest
 from annotated import bad_of, packed_fields, packed_without_bad, write_images, write_mask
 from click.testing import Result
 from fastdata.converters import TableImages
-from fastdata.converters.table import read_table
+from fastdata.converters.table_files import read_table
 from sources import convert, make_tree, require_said, run
 from tiers import first_of
 from web_server import WebServer

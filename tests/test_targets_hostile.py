@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 from fastdata.converters import TableImages, pack
+from fastdata.converters.options import PackOptions
 from PIL import Image
 
 from fastdata import DataLoader, ImageDataset
@@ -40,7 +41,9 @@ def _packed(folder: Path, boxes: list[Any], labels: list[list[int]]) -> Path:
             "labels": pa.array(labels, pa.list_(pa.int64())),
         }
     )
-    pack(TableImages(table, folder), folder / "packed", workers=1, shuffle=False)
+    pack(
+        TableImages(table, folder), folder / "packed", workers=1, options=PackOptions(shuffle=False)
+    )
     return folder / "packed"
 
 
@@ -164,7 +167,12 @@ def test_key_points_of_another_form_cost_their_sample(v2: Any, tmp_path: Path) -
         Image.new("RGB", _SIZE, (number, 0, 0)).save(tmp_path / f"{number}.png")
     paths = [f"{number}.png" for number in range(len(rows))]
     table = pa.table({"path": paths, "points": pa.array(rows, pa.list_(pa.list_(pa.float32())))})
-    pack(TableImages(table, tmp_path), tmp_path / "packed", workers=1, shuffle=False)
+    pack(
+        TableImages(table, tmp_path),
+        tmp_path / "packed",
+        workers=1,
+        options=PackOptions(shuffle=False),
+    )
     dataset = ImageDataset(
         tmp_path / "packed",
         transforms=v2.Compose([v2.Pad(1), v2.ToImage()]),

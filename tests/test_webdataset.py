@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from fastdata.converters import Encoding, ImageFolder, Source, WebDataset, pack
+from fastdata.converters import Encoding, ImageFolder, ImageSource, WebDataset, pack
+from fastdata.converters.options import PackOptions
 from PIL import Image
 from sources import (
     Expected,
@@ -62,7 +63,7 @@ class TestWebDatasetsOwn(SourceConformance):
     """Written by the package; labels in ``.cls``, several shards, keys with folders."""
 
     @pytest.fixture
-    def sources(self, labelled: Path) -> list[Source]:
+    def sources(self, labelled: Path) -> list[ImageSource]:
         return [WebDataset(labelled) for _ in range(2)]
 
     @pytest.fixture
@@ -97,7 +98,7 @@ class TestLabelsInJson(SourceConformance):
         return path
 
     @pytest.fixture
-    def sources(self, root: Path) -> list[Source]:
+    def sources(self, root: Path) -> list[ImageSource]:
         return [WebDataset(root) for _ in range(2)]
 
     @pytest.fixture
@@ -123,12 +124,23 @@ OURS = ["b.c/1.jpg", "b.c/2.5.jpg", "b.c/50%.jpg", "d/é/3.JPEG", "a/漢.jpg"]
 def test_our_shards_round_trip(tmp_path: Path, container: str) -> None:
     """From shards comes the dataset that comes from the images themselves."""
     tree = ImageFolder(make_tree(tmp_path / "tree", OURS))
-    options: dict[str, Any] = {"shuffle": False, "workers": 1}
-    pack(tree, tmp_path / "shards", container="shards", shard_size=4000, **options)
+    pack(
+        tree,
+        tmp_path / "shards",
+        container="shards",
+        options=PackOptions(shard_size=4000, shuffle=False),
+        workers=1,
+    )
     assert len(list((tmp_path / "shards").glob("*.tar"))) > 1
     size = None if container == "lmdb" else 4000
     for name, source in (("direct", tree), ("again", WebDataset(tmp_path / "shards"))):
-        pack(source, tmp_path / name, container=container, shard_size=size, **options)
+        pack(
+            source,
+            tmp_path / name,
+            container=container,
+            options=PackOptions(shard_size=size, shuffle=False),
+            workers=1,
+        )
     assert contents_but_source(tmp_path / "again") == contents_but_source(tmp_path / "direct")
 
 
@@ -139,7 +151,8 @@ def test_our_shards_of_any_kind_of_image_round_trip(tmp_path: Path) -> None:
     for form in ("GIF", "BMP", "TIFF", "WEBP", "PPM", "PNG", "JPEG2000"):
         (folder / f"{form}.jpg").write_bytes(encoded(picture(1), form))
     direct = ImageFolder(tmp_path / "tree")
-    options: dict[str, Any] = {"container": "shards", "shuffle": False, "workers": 1}
+    options: dict[str, Any] = {"container": "shards", "workers": 1}
+    options["options"] = PackOptions(shuffle=False)
     pack(direct, tmp_path / "shards", **options)
     pack(WebDataset(tmp_path / "shards"), tmp_path / "again", **options)
     assert contents_but_source(tmp_path / "again") == contents_but_source(tmp_path / "shards")
@@ -148,19 +161,13 @@ def test_our_shards_of_any_kind_of_image_round_trip(tmp_path: Path) -> None:
 class TestPixels(SourceConformance):
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
-        pack(
-            ImageFolder(make_tree(tmp_path / "tree", ["a/1.jpg", "a/2.jpg", "b/1.jpg"])),
-            tmp_path / "shards",
-            container="shards",
-            shard_size=8000,
-            encoding=Encoding("raw"),
-            shuffle=False,
-            workers=1,
-        )
+        tree = ImageFolder(make_tree(tmp_path / "tree", ["a/1.jpg", "a/2.jpg", "b/1.jpg"]))
+        options = PackOptions(Encoding("raw"), shard_size=8000, shuffle=False)
+        pack(tree, tmp_path / "shards", container="shards", options=options, workers=1)
         return tmp_path / "shards"
 
     @pytest.fixture
-    def sources(self, root: Path) -> list[Source]:
+    def sources(self, root: Path) -> list[ImageSource]:
         assert len(list(root.glob("*.tar"))) > 1
         return [WebDataset(str(root)) for _ in range(2)]
 

@@ -17,7 +17,7 @@ from annotated import (
     write_yolo,
 )
 from fastdata.converters import MaskedImages, YoloImages
-from fastdata.converters.annotations import Folder
+from fastdata.converters.annotations import AnnotatedFolder
 from fastdata.converters.yolo import describe
 from PIL import Image
 from sources import convert, picture, require_said, rows_of
@@ -255,7 +255,7 @@ download: |
 def test_yaml_as_ultralytics_writes_it(tmp_path: Path) -> None:
     theirs = pytest.importorskip("yaml").safe_load(ULTRALYTICS)
     (tmp_path / "data.yaml").write_text(ULTRALYTICS, "utf-8")
-    found = describe(Folder(tmp_path))
+    found = describe(AnnotatedFolder(tmp_path))
     assert theirs["names"].pop(4) is False and found.classes.pop(4) == "no"
     assert found.classes == list(theirs["names"].values())
     assert found.keypoints == (17, 3) and found.path == theirs["path"]

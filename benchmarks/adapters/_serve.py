@@ -29,7 +29,7 @@ _COMMON_PACKAGES = ("numpy", "pillow", "torch", "torchvision")
 
 
 @dataclass(frozen=True)
-class Request:
+class ContenderRequest:
     """Work of a contender.
 
     Attributes:
@@ -63,10 +63,10 @@ class Request:
 
 
 def serve(
-    open_loader: Callable[[Request], Any] | None = None,
+    open_loader: Callable[[ContenderRequest], Any] | None = None,
     prepare: Callable[[str, str, str], None] | None = None,
     *,
-    figures: Callable[[Request], dict[str, Any]] | None = None,
+    figures: Callable[[ContenderRequest], dict[str, Any]] | None = None,
     packages: Sequence[str] = (),
     end_at_once: bool = False,
 ) -> None:
@@ -92,7 +92,7 @@ def serve(
         return
     emit = _events()
     try:
-        request = Request(**json.loads(sys.stdin.readline()))
+        request = ContenderRequest(**json.loads(sys.stdin.readline()))
         loader: Any = ()
         if open_loader is not None and (request.check or figures is None):
             loader = open_loader(request)
@@ -141,7 +141,7 @@ def _batches(loader: Any) -> Iterator[Sequence[Any]]:
             raise RuntimeError(_NO_BATCH)
 
 
-def _hand_over(request: Request, loader: Any) -> None:
+def _hand_over(request: ContenderRequest, loader: Any) -> None:
     """Write batches of the first samples, which the benchmark compares."""
     import numpy as np
 
@@ -175,7 +175,7 @@ def _arrays(value: Any) -> Iterator[Any]:
     yield np.array(value)
 
 
-def _measure(request: Request, loader: Any, emit: Callable[..., None]) -> None:
+def _measure(request: ContenderRequest, loader: Any, emit: Callable[..., None]) -> None:
     use = getattr(loader, "use", _touch)
     finish = getattr(loader, "finish", lambda: None)
     batches = _batches(loader)

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from _serve import Request, serve
+from _serve import ContenderRequest, serve
 from _transforms import image_folder, shorter_side
 
 
 class _Epochs:
     """Pipeline that stops at each epoch's last full batch."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: ContenderRequest) -> None:
         from nvidia.dali import fn, pipeline_def, types
 
         gpu = self._gpu = request.variant == "mixed"
@@ -98,7 +98,7 @@ class _Epochs:
                 yield images.as_array(), labels.as_array()[:, 0]
 
 
-def open_loader(request: Request) -> Iterable[Any]:
+def open_loader(request: ContenderRequest) -> Iterable[Any]:
     """Open a DALI pipeline over the tree itself."""
     return _Epochs(request)
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from _serve import Request, serve
+from _serve import ContenderRequest, serve
 from _torchvision import import_torchvision
 
 _CONVERT: dict[str, list[str]] = {
@@ -24,7 +24,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
     subprocess.run(command, check=True)
 
 
-def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
+def open_loader(request: ContenderRequest) -> Iterable[tuple[Any, Any]]:
     """Open the README's loader; variant "staged" reads the copy of ``fastdata stage``."""
     from fastdata import DataLoader, ImageDataset
     from fastdata import transforms as t

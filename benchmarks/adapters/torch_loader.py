@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _serve import Request, serve
+from _serve import ContenderRequest, serve
 from _stack import loader_options, stack
 from _transforms import ToArray, image_folder, shorter_side, train_crop, val_crop
 from PIL import Image
@@ -42,7 +42,7 @@ class _DaliCrop:
 class _Transform:
     """float32 as ToTensor makes it; uint8 stays a PIL image, which fast_collate takes."""
 
-    def __init__(self, request: Request, *, collated: bool) -> None:
+    def __init__(self, request: ContenderRequest, *, collated: bool) -> None:
         self._crop: Any = train_crop if request.crop == "train" else val_crop
         if request.variant == "dali":
             self._crop = _DaliCrop(request.crop)
@@ -145,7 +145,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
     shutil.rmtree(cache)
 
 
-def open_loader(request: Request) -> Iterable[tuple[Any, Any]]:
+def open_loader(request: ContenderRequest) -> Iterable[tuple[Any, Any]]:
     """Open the loader of PyTorch's ImageNet example: shuffled, persistent workers."""
     collate: Any = None
     if request.dtype == "uint8":

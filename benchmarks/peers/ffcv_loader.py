@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _serve import Request, serve
+from _serve import ContenderRequest, serve
 from _transforms import image_folder
 
 _JPEG, _500 = {"write_mode": "jpg", "jpeg_quality": 90}, {"max_resolution": 500}
@@ -51,7 +51,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
     DatasetWriter(f"{out}/data.beton", fields).from_indexed_dataset(_Images(tree))
 
 
-def open_loader(request: Request) -> Iterable[Any]:
+def open_loader(request: ContenderRequest) -> Iterable[Any]:
     """FFCV's Loader; uint8 batches are channels-last memory.
 
     Numba would take TBB's threads where OpenCV brought TBB along; OpenMP's are a quarter faster.

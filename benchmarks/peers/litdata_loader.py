@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from _serve import Request, serve
+from _serve import ContenderRequest, serve
 from _stack import loader_options
 from _transforms import ToArray, image_folder
 
@@ -26,7 +26,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
     )
 
 
-def open_loader(request: Request) -> Iterable[Any]:
+def open_loader(request: ContenderRequest) -> Iterable[Any]:
     """Open a StreamingDataLoader over a local folder."""
     import torch
     from litdata import StreamingDataLoader, StreamingDataset
@@ -35,12 +35,12 @@ def open_loader(request: Request) -> Iterable[Any]:
     torch.set_num_threads(1)
     transform = ToArray(request.crop, request.size, request.dtype)
 
-    class Images(StreamingDataset):  # type: ignore[misc]
+    class LitDataImages(StreamingDataset):  # type: ignore[misc]
         def __getitem__(self, index: Any) -> Any:
             sample = super().__getitem__(index)
             return transform(Image.open(io.BytesIO(sample["image"]))), sample["label"]
 
-    dataset = Images(
+    dataset = LitDataImages(
         request.data,
         shuffle=request.order == "random",
         seed=request.seed,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _serve import Request, serve
+from _serve import ContenderRequest, serve
 from _transforms import ToArray, image_folder
 
 _ROWS = 64
@@ -41,7 +41,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
 class _Transform:
     """Function that decodes and crops the images of a row group; pickles into workers."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: ContenderRequest) -> None:
         self._array = ToArray(request.crop, request.size, request.dtype)
 
     def __call__(self, frame: Any) -> Any:
@@ -57,7 +57,7 @@ class _Transform:
         return frame
 
 
-def open_loader(request: Request) -> Any:
+def open_loader(request: ContenderRequest) -> Any:
     """Return a function that opens a reader, which continues over epochs: opening takes time."""
     import petastorm.transform  # noqa: F401
 
@@ -67,7 +67,7 @@ def open_loader(request: Request) -> Any:
     return partial(_epoch, request)
 
 
-def _epoch(request: Request) -> Iterator[Any]:
+def _epoch(request: ContenderRequest) -> Iterator[Any]:
     from petastorm import make_batch_reader
     from petastorm.transform import TransformSpec
 

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from _serve import Request, serve
+from _serve import ContenderRequest, serve
 from _transforms import image_folder, random_resized_box, resized
 
 
-def open_loader(request: Request) -> Any:
+def open_loader(request: ContenderRequest) -> Any:
     """Return a function that opens a pipeline over the tree itself."""
     samples, drawn = image_folder(request.data), random.Random(request.seed)
 
@@ -42,7 +42,7 @@ def open_loader(request: Request) -> Any:
     return epoch
 
 
-def _load(request: Request, samples: Sequence[tuple[str, int]]) -> tuple[Any, Any]:
+def _load(request: ContenderRequest, samples: Sequence[tuple[str, int]]) -> tuple[Any, Any]:
     import spdl.io
 
     frames = []
@@ -57,7 +57,7 @@ def _load(request: Request, samples: Sequence[tuple[str, int]]) -> tuple[Any, An
     return images, labels
 
 
-def _filter(request: Request, width: int, height: int) -> str:
+def _filter(request: ContenderRequest, width: int, height: int) -> str:
     from spdl.io import get_video_filter_desc
 
     size = request.size

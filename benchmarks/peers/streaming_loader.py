@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from _serve import Request, serve
+from _serve import ContenderRequest, serve
 from _stack import loader_options
 from _torchvision import import_torchvision
 from _transforms import ToArray, image_folder
@@ -24,7 +24,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
                 writer.write({"image": image, "label": label})
 
 
-def open_loader(request: Request) -> Iterable[Any]:
+def open_loader(request: ContenderRequest) -> Iterable[Any]:
     """Open PyTorch's DataLoader over a StreamingDataset of a local folder."""
     import torch
 
@@ -34,14 +34,14 @@ def open_loader(request: Request) -> Iterable[Any]:
 
     transform = ToArray(request.crop, request.size, request.dtype)
 
-    class Images(StreamingDataset):  # type: ignore[misc]
+    class StreamingImages(StreamingDataset):  # type: ignore[misc]
         def __getitem__(self, at: Any) -> Any:
             sample = super().__getitem__(at)
             return transform(sample["image"]), sample["label"]
 
     clean_stale_shared_memory()  # of a run that was stopped
     torch.set_num_threads(1)
-    dataset = Images(
+    dataset = StreamingImages(
         local=request.data,
         shuffle=request.order == "random",
         shuffle_seed=request.seed,

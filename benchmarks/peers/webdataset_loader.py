@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from _serve import Request, serve
+from _serve import ContenderRequest, serve
 from _stack import loader_options, stack
 from _transforms import ToArray, image_folder
 
@@ -29,7 +29,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
             )
 
 
-def open_loader(request: Request) -> Iterable[Any]:
+def open_loader(request: ContenderRequest) -> Iterable[Any]:
     """Open a WebLoader; samples are shuffled by shard, then in a buffer of 1000."""
     import torch
     import webdataset

@@ -26,7 +26,9 @@ NAMES = sorted(
 )
 
 
-def measure(name: str, data: harness.Data, cases: Any, only: Any, out: Any, given: Any) -> Any:
+def measure(
+    name: str, data: harness.BenchmarkData, cases: Any, only: Any, out: Any, given: Any
+) -> Any:
     """Run a workload; return its results."""
     of = importlib.import_module(name).WORKLOAD
     if unknown := set(only) - {one.name for one in of.contenders}:
@@ -35,7 +37,7 @@ def measure(name: str, data: harness.Data, cases: Any, only: Any, out: Any, give
     chosen = able(one for one in of.contenders if not only or one.name in only)
     about: dict[str, Any] = {"threads": (2,), "seconds": 2.0, "warmup": 0.7, **of.options}
     about |= {name: value for name, value in given.items() if value is not None}
-    options = harness.Options(**about)
+    options = harness.MeasureOptions(**about)
     count = min(CHECKED, 2 * options.batch_size)
     check: Any = PeerCheck(count, random=of.check == "random") if of.check else lambda *_: {}
     return harness.measure(
@@ -85,7 +87,7 @@ def main(
         raise click.UsageError(f"no workload {unknown[0]!r}; there are: {', '.join(NAMES)}")
     failed = []
     for name in names:
-        data = harness.Data(work / name, tree=tree, images=images)
+        data = harness.BenchmarkData(work / name, tree=tree, images=images)
         result = measure(name, data, cases, contenders, out, options)
         table(result).show()
         failed += figures.failures(result)

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from fastdata.benchmarks.adapters._serve import Request
+from fastdata.benchmarks.adapters._serve import ContenderRequest
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.adapters._transforms import image_folder
 from fastdata.benchmarks.contenders import Contender
@@ -51,13 +51,18 @@ def few(root: str, images: int) -> list[tuple[str, int]]:
 
 def pack_tree(tree: str, out: str, variant: str, container: str = "lmdb") -> None:
     """Pack a tree, and link it."""
-    from fastdata.converters import ImageFolder, pack
+    from fastdata.converters import ImageFolder, PackOptions, pack
 
-    pack(ImageFolder(tree), Path(out, "packed"), container=container, shuffle=False)
+    pack(
+        ImageFolder(tree),
+        Path(out, "packed"),
+        container=container,
+        options=PackOptions(shuffle=False),
+    )
     Path(out, "tree").symlink_to(Path(tree).resolve())
 
 
-def options(request: Request, **more: Any) -> dict[str, Any]:
+def options(request: ContenderRequest, **more: Any) -> dict[str, Any]:
     """Return the arguments of a loader, torch's or fastdata's."""
     training = not request.check
     return {
@@ -70,7 +75,7 @@ def options(request: Request, **more: Any) -> dict[str, Any]:
     }
 
 
-def crops(request: Request, *last: str) -> Any:
+def crops(request: ContenderRequest, *last: str) -> Any:
     """Return torchvision's transform for training at 224 pixels; to check, one without draws."""
     tv = import_torchvision().transforms
     steps = [tv.RandomResizedCrop(224), tv.RandomHorizontalFlip()]
@@ -78,7 +83,7 @@ def crops(request: Request, *last: str) -> Any:
     return tv.Compose([*steps, *(getattr(tv, name)() for name in last or ("ToTensor",))])
 
 
-def fastdata_loader(dataset: Any, request: Request, **more: Any) -> Any:
+def fastdata_loader(dataset: Any, request: ContenderRequest, **more: Any) -> Any:
     """Return fastdata's loader; torch collates in one thread, as in its own loader's workers."""
     import torch
 
@@ -91,7 +96,7 @@ def fastdata_loader(dataset: Any, request: Request, **more: Any) -> Any:
     return DataLoader(dataset, **options(request, require_native=True, **more))
 
 
-def torch_loader(dataset: Any, request: Request, **more: Any) -> Any:
+def torch_loader(dataset: Any, request: ContenderRequest, **more: Any) -> Any:
     """Return torch's loader; its workers are processes, and the parent has nothing to compute."""
     import torch
 
@@ -100,7 +105,7 @@ def torch_loader(dataset: Any, request: Request, **more: Any) -> Any:
     return torch.utils.data.DataLoader(dataset, **options(request, **more))
 
 
-def torch_files(tree: Path, transform: Any, request: Request, **more: Any) -> Any:
+def torch_files(tree: Path, transform: Any, request: ContenderRequest, **more: Any) -> Any:
     """Return torch's loader of torchvision's ImageFolder, of files of any kind."""
     folder = import_torchvision().datasets.ImageFolder
     images = folder(str(tree), transform, is_valid_file=lambda path: True)

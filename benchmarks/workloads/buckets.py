@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from _workload import Workload, contenders, fastdata_loader, pack_tree, torch_loader, twice
-from fastdata.benchmarks.adapters._serve import Request, serve
+from fastdata.benchmarks.adapters._serve import ContenderRequest, serve
 from fastdata.benchmarks.adapters._transforms import image_folder
 from PIL import Image
 
@@ -36,7 +36,7 @@ def _load(files: list[str], training: bool, row: int, size: tuple[int, int]) -> 
     return np.array(image).transpose(2, 0, 1)
 
 
-def open_loader(request: Request) -> Any:
+def open_loader(request: ContenderRequest) -> Any:
     """Open a loader of batches that one sampler makes."""
     import torch
 

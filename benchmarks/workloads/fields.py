@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from _workload import Workload, caption, contenders, crops, fastdata_loader, few, twice
-from fastdata.benchmarks.adapters._serve import Request, serve
+from fastdata.benchmarks.adapters._serve import ContenderRequest, serve
 
 _COLUMNS = [f"column{number:02}" for number in range(20)]
 
@@ -31,7 +31,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from fastdata.converters import ParquetImages, pack
+    from fastdata.converters import PackOptions, ParquetImages, pack
 
     images = [Path(path).read_bytes() for path, _ in few(tree, 400)]
     rows = len(images)
@@ -44,10 +44,15 @@ def prepare(tree: str, out: str, variant: str) -> None:
         folder = Path(out, f"{kind}.rows")
         folder.mkdir(parents=True)
         pq.write_table(pa.table({name: columns[name] for name in names}), folder / "rows.parquet")
-        pack(ParquetImages(folder), Path(out, kind), container="shards", shuffle=False)
+        pack(
+            ParquetImages(folder),
+            Path(out, kind),
+            container="shards",
+            options=PackOptions(shuffle=False),
+        )
 
 
-def open_loader(request: Request) -> Any:
+def open_loader(request: ContenderRequest) -> Any:
     """Open a loader of the images, and of two columns."""
     from fastdata import ImageDataset
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from _workload import Workload, contenders, crops, fastdata_loader, torch_loader
-from fastdata.benchmarks.adapters._serve import Request, serve
+from fastdata.benchmarks.adapters._serve import ContenderRequest, serve
 from fastdata.benchmarks.adapters._transforms import image_folder
 from PIL import Image
 
@@ -49,7 +49,7 @@ def _oriented(path: str, number: int) -> bytes:
     return jpeg[:2] + b"\xff\xe1" + (len(data) + 2).to_bytes(2, "big") + data + jpeg[2:]
 
 
-def open_loader(request: Request) -> Any:
+def open_loader(request: ContenderRequest) -> Any:
     """Open a loader of the dataset."""
     import datasets
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from _workload import Workload, contenders, crops, fastdata_loader, options, write_tars
-from fastdata.benchmarks.adapters._serve import Request, serve
+from fastdata.benchmarks.adapters._serve import ContenderRequest, serve
 
 WORKLOAD = Workload(
     "Tars in place",
@@ -26,15 +26,20 @@ WORKLOAD = Workload(
 
 def prepare(tree: str, out: str, variant: str) -> None:
     """Write tars, index them, and pack them."""
-    from fastdata.converters import WebDataset, index, pack
+    from fastdata.converters import PackOptions, WebDataset, index, pack
 
     tars = Path(out) / "tars"
     write_tars(tree, tars)
     index(tars, Path(out) / "index", workers=1)
-    pack(WebDataset(tars), Path(out) / "packed", container="shards", shuffle=False)
+    pack(
+        WebDataset(tars),
+        Path(out) / "packed",
+        container="shards",
+        options=PackOptions(shuffle=False),
+    )
 
 
-def open_loader(request: Request) -> Any:
+def open_loader(request: ContenderRequest) -> Any:
     """Open webdataset's loader of the tars, or fastdata's."""
     folder, transform = Path(request.data), crops(request)
     if request.variant != "webdataset":

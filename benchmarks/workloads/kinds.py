@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from _workload import Workload, contenders, crops, fastdata_loader, few, torch_files
-from fastdata.benchmarks.adapters._serve import Request, serve
+from fastdata.benchmarks.adapters._serve import ContenderRequest, serve
 from PIL import Image
 
 #: Pillow's format, suffix and options; and the width where it is another.
@@ -37,7 +37,7 @@ WORKLOAD = Workload(
 
 def prepare(tree: str, out: str, case: str) -> None:
     """Write a tree and a packed dataset of one kind."""
-    from fastdata.converters import Encoding, ImageFolder, pack
+    from fastdata.converters import Encoding, ImageFolder, PackOptions, pack
 
     names, folder = {MIXTURE: _MIXED, REWRITTEN: ["progressive JPEG"]}.get(case, [case]), Path(out)
     for number, (photograph, _) in enumerate(few(tree, 150)):
@@ -49,10 +49,14 @@ def prepare(tree: str, out: str, case: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         image.save(path, kind, **more)
     encoding = Encoding("baseline" if case == REWRITTEN else "original")
-    pack(ImageFolder(folder / "tree"), folder / "packed", encoding=encoding, shuffle=False)
+    pack(
+        ImageFolder(folder / "tree"),
+        folder / "packed",
+        options=PackOptions(encoding=encoding, shuffle=False),
+    )
 
 
-def open_loader(request: Request) -> Any:
+def open_loader(request: ContenderRequest) -> Any:
     """Open a loader of one kind."""
     folder, transform = Path(request.data), crops(request, "PILToTensor")
     if request.variant == "torch":

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from _workload import Workload, contenders
-from fastdata.benchmarks.adapters._serve import Request, serve
+from fastdata.benchmarks.adapters._serve import ContenderRequest, serve
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from PIL import Image, ImageFilter
 
@@ -100,7 +100,7 @@ def check(level: str, pixels: Any, found: dict[str, Case]) -> None:
             raise RuntimeError(f"{name}, {level}: {worst} levels from Pillow's")
 
 
-def figures(request: Request) -> dict[str, Any]:
+def figures(request: ContenderRequest) -> dict[str, Any]:
     """Return the microseconds of each operation: the median of some calls in a row."""
     import_torchvision()
     pixels, found, native = picture(), {}, request.variant in _native.simd_levels()
@@ -116,7 +116,7 @@ def figures(request: Request) -> dict[str, Any]:
     return found
 
 
-def open_loader(request: Request) -> Iterator[Any]:
+def open_loader(request: ContenderRequest) -> Iterator[Any]:
     """Check the core before it is timed."""
     import_torchvision()
     if request.variant in _native.simd_levels():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from _workload import Workload, contenders, write_tars
-from fastdata.benchmarks.adapters._serve import CPU, PRIVATE, Request, serve, total
+from fastdata.benchmarks.adapters._serve import CPU, PRIVATE, ContenderRequest, serve, total
 from fastdata.benchmarks.adapters._transforms import image_folder
 
 _CONVERT = "convert imagefolder --root tree --out out --no-shuffle --to"
@@ -40,7 +40,7 @@ def prepare(tree: str, out: str, variant: str) -> None:
     (Path(out) / "tree").symlink_to(Path(tree).resolve())
 
 
-def figures(request: Request) -> dict[str, Any]:
+def figures(request: ContenderRequest) -> dict[str, Any]:
     """Run and time a contender's command."""
     folder, command = Path(request.data), _COMMANDS[request.variant].split()
     if command[0] != "tar":
@@ -64,7 +64,7 @@ def figures(request: Request) -> dict[str, Any]:
     }
 
 
-def open_loader(request: Request) -> Iterator[Any]:
+def open_loader(request: ContenderRequest) -> Iterator[Any]:
     """Yield the bytes of each image that a contender wrote, in the order of the tree."""
     from fastdata import ImageDataset
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from _workload import Workload, contenders, fastdata_loader, write_tars
-from fastdata.benchmarks.adapters._serve import Request, serve
+from fastdata.benchmarks.adapters._serve import ContenderRequest, serve
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 
 WORKLOAD = Workload(
@@ -21,13 +21,13 @@ WORKLOAD = Workload(
 
 def prepare(tree: str, out: str, variant: str) -> None:
     """Write tars, and pack them."""
-    from fastdata.converters import WebDataset, pack
+    from fastdata.converters import PackOptions, WebDataset, pack
 
     write_tars(tree, Path(out) / "tars")
-    pack(WebDataset(Path(out) / "tars"), Path(out) / "packed", shuffle=False)
+    pack(WebDataset(Path(out) / "tars"), Path(out) / "packed", options=PackOptions(shuffle=False))
 
 
-def open_loader(request: Request) -> Any:
+def open_loader(request: ContenderRequest) -> Any:
     """Open open_clip's loader, or fastdata's."""
     import_torchvision()
     import open_clip.tokenizer

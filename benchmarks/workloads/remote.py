@@ -9,7 +9,7 @@ from typing import Any
 
 from _range_server import range_server
 from _workload import Workload, contenders, fastdata_loader, pack_tree
-from fastdata.benchmarks.adapters._serve import Request, serve
+from fastdata.benchmarks.adapters._serve import ContenderRequest, serve
 
 #: Options of each, and seconds from a request to its answer.
 _READERS: dict[str, tuple[dict[str, Any], float]] = {
@@ -32,7 +32,7 @@ WORKLOAD = Workload(
 )
 
 
-def open_loader(request: Request) -> Any:
+def open_loader(request: ContenderRequest) -> Any:
     """Open a loader of the dataset, from a server that ends with this process."""
     from fastdata import ImageDataset, transforms
     from fastdata.remote import RemoteOptions

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from _workload import Workload, contenders
-from fastdata.benchmarks.adapters._serve import Request, serve
+from fastdata.benchmarks.adapters._serve import ContenderRequest, serve
 from PIL import Image
 
 #: Parts, tars of a part, samples of a tar. FASTDATA_SCALE=small tries it.
@@ -81,7 +81,7 @@ def _now() -> Any:
     return np.array([time.perf_counter() * 1e3, time.process_time() * 1e3, read, memory])
 
 
-def figures(request: Request) -> dict[str, Any]:
+def figures(request: ContenderRequest) -> dict[str, Any]:
     """Open an index, and load batches of a shuffled epoch."""
     from fastdata import DataLoader, ImageDataset
     from fastdata.transforms import RandomResizedCrop

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from _workload import Workload, contenders, crops, fastdata_loader
-from fastdata.benchmarks.adapters._serve import Request, serve
+from fastdata.benchmarks.adapters._serve import ContenderRequest, serve
 
 #: Encoding and longest side of each.
 ENCODINGS: dict[str, tuple[str, int | None]] = {
@@ -34,13 +34,13 @@ WORKLOAD = Workload(
 
 def prepare(tree: str, out: str, variant: str) -> None:
     """Pack a tree in one encoding."""
-    from fastdata.converters import Encoding, ImageFolder, pack
+    from fastdata.converters import Encoding, ImageFolder, PackOptions, pack
 
     kind, side = ENCODINGS[variant]
-    pack(ImageFolder(tree), Path(out), encoding=Encoding(kind, max_side=side))
+    pack(ImageFolder(tree), Path(out), options=PackOptions(encoding=Encoding(kind, max_side=side)))
 
 
-def open_loader(request: Request) -> Any:
+def open_loader(request: ContenderRequest) -> Any:
     """Open fastdata's loader."""
     from fastdata import ImageDataset
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from _workload import Workload, contenders, fastdata_loader, few, torch_loader
-from fastdata.benchmarks.adapters._serve import Request, serve
+from fastdata.benchmarks.adapters._serve import ContenderRequest, serve
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.adapters._transforms import MEAN, STD
 from PIL import Image, ImageDraw
@@ -36,7 +36,7 @@ WORKLOAD = Workload(
 
 def prepare(tree: str, out: str, variant: str) -> None:
     """Link photographs; write boxes, labels and a mask for each; pack them."""
-    from fastdata.converters import MaskedImages, TableImages, pack
+    from fastdata.converters import MaskedImages, PackOptions, TableImages, pack
 
     folder, drawn, rows = Path(out), random.Random(0), []
     for name in ("images", "masks"):
@@ -60,7 +60,9 @@ def prepare(tree: str, out: str, variant: str) -> None:
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     table = TableImages(folder / "rows.jsonl", folder)
     for source, name in ((table, "boxed"), (MaskedImages(folder), "masked")):
-        pack(source, folder / name, container="shards", workers=1, shuffle=False)
+        pack(
+            source, folder / name, container="shards", workers=1, options=PackOptions(shuffle=False)
+        )
 
 
 def steps(case: str, draws: bool) -> list[Any]:
@@ -132,7 +134,7 @@ def _relative(batch: list[Any]) -> Any:
     return torch.stack(images), [{**one, "boxes": one["boxes"] / 640} for one in targets]
 
 
-def open_loader(request: Request) -> Any:
+def open_loader(request: ContenderRequest) -> Any:
     """Open a loader of one pipeline."""
     import_torchvision()
     v2: Any = importlib.import_module("torchvision.transforms.v2")

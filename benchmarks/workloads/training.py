@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from _workload import Workload, contenders, fastdata_loader, options, pack_tree, torch_files
-from fastdata.benchmarks.adapters._serve import Request, serve
+from fastdata.benchmarks.adapters._serve import ContenderRequest, serve
 from fastdata.benchmarks.adapters._torchvision import import_torchvision
 from fastdata.benchmarks.adapters._transforms import MEAN, STD, image_folder
 
@@ -58,7 +58,7 @@ def _steps(tv: Any, *last: Any) -> Any:
 class _Step:
     """Batches, each of which is trained with."""
 
-    def __init__(self, request: Request, batches: Any, classes: int) -> None:
+    def __init__(self, request: ContenderRequest, batches: Any, classes: int) -> None:
         import torch
 
         models = import_torchvision().models
@@ -106,7 +106,7 @@ def _sent(batches: Any, device: str) -> Iterator[Any]:
         yield images, labels.to(device, non_blocking=True)
 
 
-def _decoder(request: Request) -> Callable[[list[bytes]], list[Any]]:
+def _decoder(request: ContenderRequest) -> Callable[[list[bytes]], list[Any]]:
     """Return a function from files to uint8 tensors on the device, 3 x H x W."""
     import torch
 
@@ -126,7 +126,9 @@ def _decoder(request: Request) -> Callable[[list[bytes]], list[Any]]:
     return lambda files: [tensor(one).permute(2, 0, 1) for one in decoder.decode(files)]
 
 
-def _decoded(request: Request, samples: list[tuple[str, int]], transform: Any) -> Iterator[Any]:
+def _decoded(
+    request: ContenderRequest, samples: list[tuple[str, int]], transform: Any
+) -> Iterator[Any]:
     """Yield batches that a library decodes on the device; files of the next are read meanwhile."""
     import torch
 
@@ -145,7 +147,7 @@ def _decoded(request: Request, samples: list[tuple[str, int]], transform: Any) -
             coming = [rows, reads]
 
 
-def open_loader(request: Request) -> Any:
+def open_loader(request: ContenderRequest) -> Any:
     """Open a loader, and the step that it feeds."""
     import_torchvision()
     import fastdata

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 import click
 
 from fastdata import __version__
-from fastdata.cli import imports_end
+from fastdata.cli.signals import imports_end
 from fastdata.errors import DataError, FastdataError, UsageError, printable
 
 

@@ -25,10 +25,11 @@ from fastdata.cli.packing_options import (
     comma_separated,
     fields_option,
     meanings,
+    pack_options,
     with_options,
 )
 from fastdata.converters import imagenet, yolo
-from fastdata.converters.annotations import Folder
+from fastdata.converters.annotations import AnnotatedFolder
 from fastdata.converters.arrow import ArrowImages, arrow_splits
 from fastdata.converters.cifar import Cifar
 from fastdata.converters.coco import CocoImages, coco_splits
@@ -36,9 +37,9 @@ from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.masks import MaskedImages
 from fastdata.converters.mds import MdsImages, mds_splits
-from fastdata.converters.packed import PackedDataset, Part
+from fastdata.converters.packed import DatasetPart, PackedDataset
 from fastdata.converters.parquet import ParquetImages, parquet_splits
-from fastdata.converters.records import Source
+from fastdata.converters.records import ImageSource
 from fastdata.converters.shuffling import split_to_pack
 from fastdata.converters.table import TableImages
 from fastdata.converters.tabular import TabularImages
@@ -50,7 +51,7 @@ from fastdata.storage.formats import CONTAINERS
 from fastdata.storage.look import look, metadata, table_hint
 
 #: Opens each split's source; "" if there are none.
-_Sources = Mapping[str, Callable[[], Source]]
+_Sources = Mapping[str, Callable[[], ImageSource]]
 
 
 class _Group(click.Group):
@@ -128,18 +129,21 @@ def _source(
         kind: Any = {"type": Location(), "metavar": "PATH|URL", "help": root}
         place = click.option("--root", **kind, **about)
 
-        def run(root: Path | str, **given: Any) -> None:
-            own = {one.name for one in click.get_current_context().command.params} - packing
-            chosen = {key: given.pop(key) for key in own if key in given}
-            found, sources = function(root, drivers=given["storage_options"], **chosen)
-            pack_all(found, root, sources, given)
+        def run(root: Path | str, **arguments: Any) -> None:
+            packing = {key: arguments.pop(key) for key in _OF_PACKING}
+            dataset, sources = function(root, drivers=packing["storage_options"], **arguments)
+            pack_all(dataset, root, sources, options=pack_options(packing), **packing)
 
         every = with_options((place, *options, *CONTENTS, *RUNNING), run)
-        shared = with_options((*CONTENTS, *RUNNING), lambda: None)
-        packing = {one.name for one in shared.__click_params__}
         return command.command(name, help=function.__doc__)(every)
 
     return add
+
+
+#: Names of the options that all sources share.
+_OF_PACKING = [
+    one.name for one in with_options((*CONTENTS, *RUNNING), lambda: None).__click_params__
+]
 
 
 def _split(text: str = "Which split. [default: all found]", **about: Any) -> Any:
@@ -195,7 +199,7 @@ def _imagefolder(root: Any, drivers: Any, **options: Any) -> tuple[str, _Sources
       $ fastdata convert imagefolder --root imagenet/val --to shards --shard-size 64MiB
     """
 
-    def source() -> Source:
+    def source() -> ImageSource:
         opened = ImageFolder(root, storage_options=drivers, **options)
         noted = [] if is_url(root) else metadata(Path(root))
         where = f"warning: {named(root)}:"
@@ -309,7 +313,7 @@ def _dataset(
     name = source_name(root)
     for container in CONTAINERS:
         name = name.removesuffix(f"-{container}")
-    chosen = None if part is None else Part(part[0], part[1], part_seed or 0)
+    chosen = None if part is None else DatasetPart(part[0], part[1], part_seed or 0)
     source = partial(PackedDataset, root, part=chosen, storage_options=drivers, **options)
     return name, {"": source}
 
@@ -340,10 +344,10 @@ def _lmdb(root: Any, drivers: Any, **options: Any) -> tuple[str, _Sources]:
 
 def _described(
     root: Any, opened: Callable[[], TabularImages | TableImages]
-) -> Callable[[], Source]:
+) -> Callable[[], ImageSource]:
     """Return a function that opens a source and prints which columns it takes."""
 
-    def source() -> Source:
+    def source() -> ImageSource:
         found = opened()
         say(f"{named(root)}: {found.columns_taken}", err=True)
         return found
@@ -361,7 +365,7 @@ def _tabular(
     """Add the command of a source of rows with columns."""
 
     def sources(root: Any, drivers: Any, split: str | None, **options: Any) -> tuple[str, _Sources]:
-        def source(one: str | None) -> Callable[[], Source]:
+        def source(one: str | None) -> Callable[[], ImageSource]:
             return _described(
                 root, partial(opens, root, split=one, storage_options=drivers, **options)
             )
@@ -554,7 +558,9 @@ def _yolo(
       $ fastdata convert yolo --root coco8
       $ fastdata convert yolo --root coco8 --data coco8.yaml --split val
     """
-    splits = [split] if split else [*yolo.describe(Folder(root, drivers), data, drivers).splits]
+    splits = (
+        [split] if split else [*yolo.describe(AnnotatedFolder(root, drivers), data, drivers).splits]
+    )
     opened = partial(yolo.YoloImages, root, data=data, storage_options=drivers, **options)
     return source_name(root), {name: partial(opened, name) for name in splits}
 

@@ -42,7 +42,7 @@ class Location(click.ParamType):  # type: ignore[type-arg]
         return [CompletionItem(incomplete, type=self._completes)]
 
 
-class Folder(Location):
+class LocalFolder(Location):
     """Type of a local folder; rejects a URL, which would become a folder named ``gs:``."""
 
     _completes = "dir"

@@ -6,6 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from fastdata.cli.locations import named, print_json, require_url, say
 from fastdata.cli.progress import ProgressReport
 from fastdata.converters.encode import Encoding
 from fastdata.converters.listing import describe_left_out
-from fastdata.converters.packing import Packed, pack
-from fastdata.converters.records import Source
+from fastdata.converters.options import PackOptions
+from fastdata.converters.packing import PackResult, pack
+from fastdata.converters.records import ImageSource
 from fastdata.converters.shuffling import shuffles
 from fastdata.errors import BadSamplesError, UsageError
 from fastdata.executors import keep_freed_memory
@@ -36,11 +38,15 @@ def source_name(root: Path | str) -> str:
 def pack_all(
     name: str,
     root: Path | str,
-    sources: Mapping[str, Callable[[], Source]],
-    options: dict[str, Any],
+    sources: Mapping[str, Callable[[], ImageSource]],
+    container: str,
+    options: PackOptions,
+    out: str | None,
+    local: Path | None,
+    as_json: bool,
+    **running: Any,
 ) -> None:
-    """Pack each split; after bad images in one, go on with the next."""
-    out, local = options.pop("out"), options.pop("local")
+    """Pack each split; after bad images in one, continue with the next."""
     if len(sources) > 1 and out is not None and "{split}" not in out:
         raise UsageError(
             f"--out {redact(out)} names one dataset, but there are the splits "
@@ -50,22 +56,23 @@ def pack_all(
     if out is not None:
         require_out(out)
     keep_freed_memory()
-    shuffled = dict.fromkeys(sources, options["shuffle"])
-    if options["shuffle"] is None:
-        shuffled = {split: shuffles(options["container"], {"split": split}) for split in sources}
+    shuffled = dict.fromkeys(sources, options.shuffle)
+    if options.shuffle is None:
+        shuffled = {split: shuffles(container, {"split": split}) for split in sources}
     failure: BadSamplesError | None = None
     for split, open_source in sources.items():
-        default = "-".join(filter(None, (name, split, options["container"])))
+        default = "-".join(filter(None, (name, split, container)))
         to = (default if out is None else out).replace("{split}", split)
         place: Path | str = to if is_url(to) else Path(to)
-        require_url(options["storage_options"], place, root)
+        require_url(running["storage_options"], place, root)
         # One folder a dataset.
         folder = local / split if local is not None and len(sources) > 1 else local
         # The seed applies to the shuffled splits.
         ignored = len(sources) > 1 and any(shuffled.values()) and not shuffled[split]
-        seed = None if ignored else options["seed"]
+        chosen = replace(options, seed=None) if ignored else options
+        running |= {"container": container, "options": chosen, "local": folder}
         try:
-            _pack_one(place, open_source, local=folder, **{**options, "seed": seed})
+            _pack_one(place, open_source, as_json, **running)
         except BadSamplesError as error:
             if failure is not None:
                 say(f"error: {failure.what}", err=True)
@@ -82,16 +89,10 @@ def require_out(out: str) -> None:
 
 def _pack_one(
     out: Path | str,
-    open_source: Callable[[], Source],
-    *,
-    container: str,
-    encoding: str = "original",
-    max_side: int | None = None,
-    quality: int | None = None,
+    open_source: Callable[[], ImageSource],
     as_json: bool,
-    **options: Any,
+    **arguments: Any,
 ) -> None:
-    encoded = Encoding(encoding, max_side, quality)
     begun = time.monotonic()
     with ProgressReport(f"packing {named(out)}") as progress:
         with warnings.catch_warnings(record=True) as caught:
@@ -99,12 +100,10 @@ def _pack_one(
             source = open_source()
         for one in caught:
             say(f"warning: {one.message}", err=True)
-        packed = pack(
-            source, out, container=container, encoding=encoded, progress=progress, **options
-        )
-    tell(packed, time.monotonic() - begun, encoded, as_json)
-    if not as_json and any((objects := getattr(source, "objects", {})).values()):
-        say(f"objects by class: {_counts(objects)}")
+        packed = pack(source, out, progress=progress, **arguments)
+    tell(packed, time.monotonic() - begun, arguments["options"].encoding, as_json)
+    if not as_json and any(source.objects.values()):
+        say(f"objects by class: {_counts(source.objects)}")
 
 
 #: Classes whose objects the summary counts: the most frequent ones, and as many of the rarest.
@@ -120,7 +119,7 @@ def _counts(objects: Mapping[str, int]) -> str:
     return ", ".join(shown)
 
 
-def tell(packed: Packed, seconds: float, encoded: Encoding, as_json: bool) -> None:
+def tell(packed: PackResult, seconds: float, encoded: Encoding, as_json: bool) -> None:
     """Print the summary of packing, or of indexing."""
     if as_json:
         print_json(_facts(packed, seconds))
@@ -145,7 +144,7 @@ def tell(packed: Packed, seconds: float, encoded: Encoding, as_json: bool) -> No
 _SUGGESTED_SHARE = 0.01
 
 
-def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
+def _kinds(packed: PackResult, encoding: Encoding) -> Iterator[str]:
     """Yield lines about the kinds of images, and about rewriting them."""
     kinds, samples = packed.kinds, packed.manifest.samples
     if kinds:
@@ -169,7 +168,7 @@ def _kinds(packed: Packed, encoding: Encoding) -> Iterator[str]:
         )
 
 
-def _facts(packed: Packed, seconds: float) -> dict[str, Any]:
+def _facts(packed: PackResult, seconds: float) -> dict[str, Any]:
     """Return the summary as JSON values."""
     manifest = packed.manifest
     names = ("container", "samples", "skipped", "blob_bytes", "order", "seed")
@@ -178,7 +177,7 @@ def _facts(packed: Packed, seconds: float) -> dict[str, Any]:
     return {**about, "classes": len(manifest.classes), **more}
 
 
-def _summary(packed: Packed, seconds: float) -> str:
+def _summary(packed: PackResult, seconds: float) -> str:
     manifest = packed.manifest
     what = (
         f"{packed.path}: {count_samples(manifest.samples, manifest.classes)}, "

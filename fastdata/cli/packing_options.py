@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from fastdata.cli.locations import Folder, json_option, storage_options
-from fastdata.converters.encode import ENCODINGS
-from fastdata.converters.options import EXECUTORS
+from fastdata.cli.locations import LocalFolder, json_option, storage_options
+from fastdata.converters.encode import ENCODINGS, Encoding
+from fastdata.converters.options import EXECUTORS, PackOptions
 from fastdata.storage.fields import BOXES, OUTLINES, POINTS
 from fastdata.storage.formats import CONTAINERS
 from fastdata.text import human_count
@@ -118,7 +118,7 @@ RUNNING = (
     click.option("--force", is_flag=True, help="Start over; replace an existing dataset."),
     click.option(
         "--local",
-        type=Folder(),
+        type=LocalFolder(),
         metavar="FOLDER",
         help="With a URL as --out: folder for files before their upload. "
         "[default: below $FASTDATA_CACHE_DIR or ~/.cache/fastdata]",
@@ -133,6 +133,13 @@ def with_options(options: Sequence[Callable[[Any], Any]], function: Any) -> Any:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def pack_options(arguments: dict[str, Any]) -> PackOptions:
+    """Remove the values of `CONTENTS` that `PackOptions` has from arguments; return these."""
+    kind, *sizes = map(arguments.pop, ("encoding", "max_side", "quality"))
+    names = ("plain_images", "shard_size", "seek_points", "shuffle", "seed")
+    return PackOptions(Encoding(kind, *sizes), *map(arguments.pop, names))
 
 
 def comma_separated(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fastdata.cli.locations import Folder, json_option, print_json, say
+from fastdata.cli.locations import LocalFolder, json_option, print_json, say
 from fastdata.cli.progress import ProgressReport
 from fastdata.machine import usable_cpus
 from fastdata.sample import make_sample
@@ -19,7 +19,7 @@ from fastdata.text import human_count
 @click.command("sample")
 @click.option(
     "--out",
-    type=Folder(),
+    type=LocalFolder(),
     default=Path("imagenet"),
     show_default=True,
     metavar="FOLDER",

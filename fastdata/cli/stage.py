@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fastdata.cli.locations import (
-    Folder,
+    LocalFolder,
     Location,
     json_option,
     named,
@@ -29,7 +29,7 @@ from fastdata.storage.files import human_bytes
 @click.argument("dataset", type=Location())
 @click.option(
     "--to",
-    type=Folder(),
+    type=LocalFolder(),
     metavar="FOLDER",
     help="The folder to copy to, or to remove from. [default: $FASTDATA_STAGE_ROOT or /dev/shm]",
 )

@@ -6,18 +6,18 @@ training step. `advice`, a pure function of them, says which limits and what to 
 it.
 """
 
-from fastdata.doctor.advice import Advice, Verdict, judge
+from fastdata.doctor.advice import Advice, Bottleneck, judge
 from fastdata.doctor.diagnosis import Diagnosis, diagnose, training_transform
-from fastdata.doctor.findings import Data, Findings, Machine, Rates
+from fastdata.doctor.findings import DatasetFacts, Findings, Machine, Rates
 
 __all__ = [
     "Advice",
-    "Data",
+    "Bottleneck",
+    "DatasetFacts",
     "Diagnosis",
     "Findings",
     "Machine",
     "Rates",
-    "Verdict",
     "diagnose",
     "judge",
     "training_transform",

@@ -35,7 +35,7 @@ class Advice:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Bottleneck:
     """Stage that limits, and advice.
 
     Attributes:
@@ -60,7 +60,7 @@ class Verdict:
     advice: tuple[Advice, ...]
 
 
-def judge(found: Findings) -> Verdict:
+def judge(found: Findings) -> Bottleneck:
     """Return the stage that limits, and advice."""
     rates, machine, supply = found.rates, found.machine, loader_rate(found)
     # Without waiting for a disk.
@@ -78,7 +78,7 @@ def judge(found: Findings) -> Verdict:
     if not found.data.convert:  # it is not for packing
         advice = [one for one in advice if not one.command.startswith(" --")]
     advice.sort(key=lambda one: -(one.images_per_second or 0))
-    return Verdict(
+    return Bottleneck(
         limit=limit,
         images_per_second=training_rate(found),
         loader_images_per_second=supply,

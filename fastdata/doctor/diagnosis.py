@@ -17,8 +17,8 @@ import numpy.typing as npt
 from fastdata.dataset import ImageDataset
 from fastdata.decode.decoders import NATIVE
 from fastdata.doctor import page_cache
-from fastdata.doctor.advice import Verdict, judge
-from fastdata.doctor.findings import Data, Findings, Machine, Rates
+from fastdata.doctor.advice import Bottleneck, judge
+from fastdata.doctor.findings import DatasetFacts, Findings, Machine, Rates
 from fastdata.doctor.opening import Opened, extents, open_any
 from fastdata.errors import DataError, FastdataError, UsageError
 from fastdata.machine import available_memory, cpus_for_this_rank, local_ranks, usable_cpus
@@ -49,7 +49,7 @@ class Diagnosis(NamedTuple):
     """Measurements, and the conclusions from them."""
 
     found: Findings
-    verdict: Verdict
+    verdict: Bottleneck
 
 
 def training_transform(size: int = 224) -> Compose:
@@ -210,7 +210,7 @@ def _try_to_drop(opened: Opened, samples: npt.NDArray[np.int64]) -> str:
     return ""
 
 
-def _described(opened: Opened, samples: npt.NDArray[np.int64], stats: Stats) -> Data:
+def _described(opened: Opened, samples: npt.NDArray[np.int64], stats: Stats) -> DatasetFacts:
     """Return the facts about a dataset, with those that the loader's statistics show."""
     jpegs, others = _by_core(stats), Counter[str]()
     for kind, decoders in stats.kinds.items():

@@ -7,7 +7,7 @@ from shlex import quote
 
 
 @dataclass(frozen=True)
-class Data:
+class DatasetFacts:
     """Facts about a dataset.
 
     Attributes:
@@ -95,7 +95,7 @@ class Rates:
 class Findings:
     """All measurements; ``cold_note`` says why there is no rate of cold reads, if so."""
 
-    data: Data
+    data: DatasetFacts
     machine: Machine
     rates: Rates
     cold_note: str = ""

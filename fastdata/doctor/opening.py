@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.shuffling import split_to_pack
 from fastdata.dataset import ImageDataset
-from fastdata.doctor.findings import Data
+from fastdata.doctor.findings import DatasetFacts
 from fastdata.doctor.page_cache import Extent
 from fastdata.errors import DataError, DatasetError, SourceError, UsageError
 from fastdata.remote.urls import is_url, redact
@@ -36,7 +36,7 @@ class Opened(NamedTuple):
     """Open dataset, and the facts known before measuring."""
 
     dataset: ImageDataset
-    data: Data
+    data: DatasetFacts
 
 
 def extents(dataset: ImageDataset, indices: npt.NDArray[np.int64]) -> list[Extent]:
@@ -124,7 +124,7 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, transform: Any) -> 
     loose = root if manifest.container == "folder" else None
     if loose is not None:
         copied += manifest.blob_bytes + manifest.loose_files * _PAGE
-    data = Data(
+    data = DatasetFacts(
         path=str(path),
         location=str(location),
         container=manifest.container,
@@ -138,14 +138,14 @@ def open_any(dataset: str | os.PathLike[str] | ImageDataset, transform: Any) -> 
     return Opened(dataset, data)
 
 
-def _describe_tree(dataset: ImageDataset, source: FilesSource) -> Data:
+def _describe_tree(dataset: ImageDataset, source: FilesSource) -> DatasetFacts:
     path, files = Path(dataset.path), [source.path(row) for row in range(len(source))]
     classes = {os.path.relpath(file, path).partition(os.sep)[0] for file in files}
     split = split_to_pack(classes)
     root = shlex.quote(str(path / split if split else path))
     drawn = files[:: max(1, len(files) // _ASKED)]
     size = round(len(files) * sum(os.stat(file).st_size for file in drawn) / len(drawn))
-    return Data(
+    return DatasetFacts(
         path=str(path),
         location=str(path),
         container="files",

@@ -27,9 +27,8 @@ from fastdata.storage.table_rows import TableRows
 from fastdata.storage.tables import TableSource
 from fastdata.text import human_count
 from fastdata.transforms.compile import Recipe, compile_recipe, own_hint
-from fastdata.transforms.identity import name_of, pillow_changed
+from fastdata.transforms.identity import name_of, offered, pillow_changed
 from fastdata.transforms.outcomes import Refusal
-from fastdata.transforms.reading import offered
 
 #: The function of each dataset, and the keys of the rows that it makes.
 _KEYS: WeakKeyDictionary[Any, tuple[Any, list[str] | Unreadable]] = WeakKeyDictionary()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ from fastdata import _native
 from fastdata.errors import UsageError
 from fastdata.transforms.checks import Probability, Transforms, numbers
 from fastdata.transforms.forms import Form
+from fastdata.transforms.identity import is_ours
 from fastdata.transforms.outcomes import Declined
-from fastdata.transforms.reading import Chain, Fixed, Holder, Reading, Several, Step, is_ours
+from fastdata.transforms.reading import Chain, Fixed, Holder, Reading, Several, Step
 from fastdata.transforms.tree import Builder, Number
 
 
@@ -88,10 +89,12 @@ class Apply(Holder):
     def words(self) -> str:
         return f"with p {self.p:g} {self.either(', ')}"
 
-    def cut(self, reading: Reading) -> bool:
+    def cut(self, reading: Reading) -> Reading | None:
         only: Any = self.transforms[0] if len(self.transforms) == 1 else None
-        step = only.by_chance(self.p) if is_ours(only) else None
-        return step is not None and step.unfit(reading) is None and step.cut(reading)
+        if not is_ours(only) or not only.needs_boxes or only.unfit(reading) is not None:
+            return None
+        step: Step = replace(only, p=only.p * self.p)
+        return step.cut(reading)
 
     def channels_after(self, channels: int) -> int | None:
         return channels if super().channels_after(channels) == channels else None

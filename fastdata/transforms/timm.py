@@ -24,7 +24,7 @@ from fastdata.transforms.nodes import (
     Policy,
     SampledSteps,
 )
-from fastdata.transforms.outcomes import Conversion, Declined, Found, on_pil, to_tensor
+from fastdata.transforms.outcomes import Conversion, Declined, Translation, on_pil, to_tensor
 from fastdata.transforms.output import RandomErasing
 from fastdata.transforms.reading import Chain, Step
 from fastdata.transforms.resizes import RandomResizedCrop, ResizeKeepRatio, ResizeToSequence
@@ -55,7 +55,7 @@ for _name in ("CenterCrop", "RandomCrop", "RandomResizedCrop", "ResizeKeepRatio"
     )
 
 
-def translate(transform: Any, kind: str, dtype: str) -> Found | None:
+def translate(transform: Any, kind: str, dtype: str) -> Translation | None:
     """Translate one of timm's transforms, as `Libraries.translate`; None for anything else."""
     name = name_in(transform, *_MODULES)
     if name in _TRANSLATORS:
@@ -138,17 +138,17 @@ def _random_crop(transform: Any) -> Step:
 # --- conversions, erasing --------------------------------------------------------------------
 
 
-def _pil_to_tensor(transform: Any, kind: str, dtype: str) -> Found:
+def _pil_to_tensor(transform: Any, kind: str, dtype: str) -> Translation:
     return Conversion() if kind in ("tensor", "image") else Conversion("tensor")
 
 
-def _to_numpy(transform: Any, kind: str, dtype: str) -> Found:
+def _to_numpy(transform: Any, kind: str, dtype: str) -> Translation:
     if dtype != "uint8" or kind in ("tensor", "image"):
         return Declined("it makes arrays of PIL images, and has a tensor here")
     return Conversion("array")
 
 
-def _erasing(transform: Any, kind: str, dtype: str) -> Found:
+def _erasing(transform: Any, kind: str, dtype: str) -> Translation:
     if kind == "pil":
         return Declined("it works on tensors, and has a PIL image here")
     value = "random" if transform.per_pixel else "color" if transform.rand_color else 0
@@ -340,7 +340,7 @@ def _aug_mix(transform: Any) -> Step:
     return Policy((mixed,), f"timm's AugMix ({width} chains of {len(transform.ops)} operations)")
 
 
-_TRANSLATORS: dict[str, Callable[[Any, str, str], Found]] = {
+_TRANSLATORS: dict[str, Callable[[Any, str, str], Translation]] = {
     "AugMixAugment": on_pil(_aug_mix),
     "AugmentOp": on_pil(_one),
     "AutoAugment": on_pil(_auto_augment),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from fastdata.decode.engine import PendingBatch
+from fastdata import _native
+from fastdata.decode.engine import Reading, decode_one
 from fastdata.decode.fallback import Alone, Verdict
 from fastdata.decode.jpeg import DecodeError
 from fastdata.decode.rows import open_row
@@ -16,7 +16,6 @@ from fastdata.loading.fields.buffers import BatchMemory, BufferPool
 from fastdata.transforms.geometry import SMALL_HINT
 
 if TYPE_CHECKING:
-    from fastdata import _native
     from fastdata.decode.codecs import Encoded
     from fastdata.decode.limits import Limits
     from fastdata.loading.fields.draw import Draw, SlotDraw
@@ -60,14 +59,15 @@ class DeclinedSample(Alone):
         try:
             if data is None:
                 data = self._extents.read(slot, check=True)
-            turn = self._extents.orientations[slot : slot + 1].copy()
-            self._write(self._draw.of(slot), data, turn)
-        except DecodeError as error:
-            return Verdict(error.code, error.detail, error.offset)
         except (OSError, ValueError):  # its file was removed meanwhile: `by_codec` says so
             return Verdict()
-        self._data = data
-        return None
+        turn = self._extents.orientations[slot : slot + 1].copy()
+        verdict = decode_one(
+            data, self._renderings(self._draw.of(slot)), Reading(orientations=turn)
+        )
+        if verdict is None:
+            self._data = data
+        return verdict
 
     def by_codec(self) -> Encoded:
         """See `Alone.by_codec`."""
@@ -90,7 +90,9 @@ class DeclinedSample(Alone):
         # A crop beside the image needs the pixel that is nearest.
         left, upper = np.minimum(boxes.min(0)[:2], np.subtract(sides, 1)).tolist()
         right, lower = np.maximum(boxes.max(0)[2:], 1).tolist()
-        self._write(drawn, image.pixels((left, upper, right, lower)), None)
+        pixels = image.pixels((left, upper, right, lower))
+        if (verdict := decode_one(pixels, self._renderings(drawn))) is not None:
+            raise DecodeError(*verdict)
 
     def _drawn_for(self, image: Encoded) -> SlotDraw:
         """Return its geometry, drawn again if its size was not known.
@@ -108,21 +110,17 @@ class DeclinedSample(Alone):
                 raise too_small(self._source, self._row, small[0])
         return drawn
 
-    def _write(
-        self, drawn: SlotDraw, sample: Any, orientations: npt.NDArray[np.int8] | None
-    ) -> None:
-        """Decode the image, or cut it out of its pixels, into every view."""
-        for view, (program, cut) in enumerate(zip(drawn.programs, drawn.cuts, strict=True)):
-            pending = PendingBatch(
-                [sample],
+    def _renderings(self, drawn: SlotDraw) -> list[_native.Rendering]:
+        """Return how each view of the image is made, and where."""
+        return [
+            _native.Rendering(
                 self._room(view, program, drawn),
-                fallback="never",
+                cuts=cut,
                 targets=drawn.targets,
-                orientations=orientations,
-                **program.batch_options(cut),
+                **program.batch_options(),
             )
-            pending.run()
-            pending.result()
+            for view, (program, cut) in enumerate(zip(drawn.programs, drawn.cuts, strict=True))
+        ]
 
     def _room(self, view: int, program: Program, drawn: SlotDraw) -> Any:
         """Return the image's place in a view; new memory if its size was not known before."""

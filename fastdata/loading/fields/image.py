@@ -13,7 +13,7 @@ from PIL import Image
 
 from fastdata import _native
 from fastdata.decode.decoders import NATIVE, PILLOW
-from fastdata.decode.engine import PendingBatch
+from fastdata.decode.engine import PendingBatch, Reading
 from fastdata.decode.fallback import Outcome, Step, Verdict, decode_alone
 from fastdata.decode.jpeg import jpeg_info
 from fastdata.decode.pillow import describe_kind
@@ -45,13 +45,11 @@ if TYPE_CHECKING:
     from fastdata.plan.schedule import Indices, Numbering, Planned
     from fastdata.storage.columns import Column
     from fastdata.storage.index import ExtentTable
-    from fastdata.transforms.compile import Program, Recipe
+    from fastdata.transforms.compile import Recipe
 
 #: If more than one of so many samples is declined, later batches are gathered before they are
 #: decoded. Other decoders then start at once: a dataset of half PNGs loads an eighth faster.
 _FEW = 16
-
-_NO_CUTS = np.empty(0, _native.CUT)
 
 
 @dataclass(eq=False)
@@ -109,7 +107,6 @@ class ImageField(EncodedField):
         self._geometries = [
             [geometry.compiled(program.steps) for program in recipe.programs] for recipe in recipes
         ]
-        self._options = [_options_of(recipe.programs) for recipe in recipes]
 
     def plan_fetches(
         self, numbering: Numbering, key: int, extents: _native.Extents, draws: Indices
@@ -210,10 +207,11 @@ class ImageField(EncodedField):
         planned, most = batch.planned, self._context.readable.limits.pixels or 0
         state.rows = table.rows(planned.indices, planned.numbers, planned.occurrences, most)
         views = []
-        for view, options in enumerate(self._options[planned.size]):
-            state.views.append(self._memory(batch, state, view))
+        for view, program in enumerate(state.draw.recipe.programs):
+            memory = self._memory(batch, state, view)
+            state.views.append(memory)
             drawn = self._geometries[planned.size][view], child(batch.key, view)
-            views.append({**options, "cuts": None, "drawn": drawn})
+            views.append(_native.Rendering(memory.array, drawn=drawn, **program.batch_options()))
         self._submit(state, state.rows, views)
 
     def _begin_reading(self, batch: Batch, state: ImageState) -> None:
@@ -350,8 +348,15 @@ class ImageField(EncodedField):
             if not isinstance(which, slice):
                 others = (~which).view(np.uint8) if skip is None else skip | ~which
             views = [
-                {**options, "cuts": cuts, "targets": state.draw.targets}
-                for options, cuts in zip(_options_of(recipe.programs), state.draw.cuts, strict=True)
+                _native.Rendering(
+                    memory.array,
+                    cuts=cuts,
+                    targets=state.draw.targets,
+                    **program.batch_options(),
+                )
+                for memory, cuts, program in zip(
+                    state.views, state.draw.cuts, recipe.programs, strict=True
+                )
             ]
             self._submit(state, state.blobs.extents, views, others)
 
@@ -359,25 +364,14 @@ class ImageField(EncodedField):
         self,
         state: ImageState,
         samples: _native.Extents | _native.Rows,
-        views: Sequence[dict[str, Any]],
+        views: Sequence[_native.Rendering],
         skip: npt.NDArray[np.uint8] | None = None,
     ) -> None:
-        """Start to decode; ``views`` has the options of each view."""
+        """Start to decode to some views."""
         state.stage, state.job = Stage.DECODING, Jobs(state.pending)
-        (array, options), *others = zip(
-            (memory.array for memory in state.views), views, strict=True
-        )
-        pending = PendingBatch(
-            samples,
-            array,
-            skip=skip,
-            stride=self._source.capabilities.stride,
-            check=self._check,
-            fallback="never",
-            scans=self._context.readable.limits.scans,
-            views=[PendingBatch(samples, other, **theirs) for other, theirs in others],
-            **options,
-        )
+        stride, scans = self._source.capabilities.stride, self._context.readable.limits.scans
+        reading = Reading(skip=skip, stride=stride, check=self._check, scans=scans)
+        pending = PendingBatch(samples, views, reading, fallback="never")
         state.pending.append(pending)
         if self._context.engine is None:
             pending.run()
@@ -426,7 +420,7 @@ class ImageField(EncodedField):
             return
         if failures * _FEW > len(batch):
             self.gathers_first = True
-        cuts = [part.cuts for part in (pending, *pending.views)]
+        cuts = [pending.cuts(view) for view in range(len(state.views))]
         state.draw.take(cuts, blobs.widths, blobs.heights)
         self._refuse_large(batch, state)
         self._refuse_small(batch, state)
@@ -508,10 +502,6 @@ class ImageField(EncodedField):
             f"{problem.what}. No other sample will be named; stats().by_pillow counts them.",
             FallbackWarning,
         )
-
-
-def _options_of(programs: Sequence[Program]) -> list[dict[str, Any]]:
-    return [program.batch_options(_NO_CUTS) for program in programs]
 
 
 def _pil_image(pixels: npt.NDArray[np.uint8]) -> Image.Image:

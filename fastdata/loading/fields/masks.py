@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from fastdata import _native
-from fastdata.decode.engine import PendingBatch
+from fastdata.decode.engine import decode_one
 from fastdata.decode.jpeg import DecodeError
 from fastdata.decode.rows import open_row
 from fastdata.errors import FastdataError, SampleError, UsageError
@@ -287,7 +287,6 @@ def _moved(
         values = np.concatenate([values, values[..., :1]], axis=2)
     values = np.ascontiguousarray(values)
     out = np.empty((1, height, width, channels), np.uint8)
-    pending = PendingBatch([values], out, fallback="never", cuts=cut, **options)
-    pending.run()
-    pending.result()
+    if (verdict := decode_one(values, [_native.Rendering(out, cuts=cut, **options)])) is not None:
+        raise DecodeError(*verdict)
     return out[0, ..., :count]

@@ -33,8 +33,7 @@ from fastdata.storage.fields import (
 from fastdata.storage.shapes import looks_like
 from fastdata.transforms.forms import mapped
 from fastdata.transforms.joint import ABSENT, Joint, Moved, Target
-from fastdata.transforms.outcomes import Refusal, without_fixed_size
-from fastdata.transforms.reading import tensor_image
+from fastdata.transforms.outcomes import Refusal, tensor_image, without_fixed_size
 
 if TYPE_CHECKING:
     import torch
