@@ -84,8 +84,7 @@ class DALIField(ImageField):
 
     def _begin_decoding(self, batch: Batch, state: ImageState, slow: npt.NDArray[np.bool_]) -> None:
         assert isinstance(state, DALIState)
-        assert state.blobs is not None
-        cuts, extents, engine = state.draw.cuts, state.blobs.extents, self._context.engine
+        cuts, extents = state.draw.cuts, state.blobs.extents
         state.views = [_NO_MEMORY for _ in cuts]
         if not self._on_gpu:
             self._allocate(batch, state)
@@ -99,11 +98,7 @@ class DALIField(ImageField):
             # DALI decodes damaged JPEGs to some pixels.
             "scans": not self._source.capabilities.seek_points,
         }
-        if engine is None:
-            read = _native.ReadJob(extents, **options)
-            read.run()
-        else:
-            read = engine.read(extents, **options)
+        read = self._context.start(_native.ReadJob(extents, **options))
         self._decode_ourselves(batch, state, np.flatnonzero(skip).tolist())
         state.stage, state.job = Stage.READING, read
 
@@ -131,7 +126,6 @@ class DALIField(ImageField):
 
     def _begin_run(self, batch: Batch, state: DALIState, read: _native.ReadJob) -> None:
         """Pass suitable samples to DALI; decode the others natively."""
-        assert state.blobs is not None
         blobs = state.blobs
         samples: list[Any] = read.take()
         self._context.counters.add_work(read.seconds(), 0.0)
@@ -198,7 +192,6 @@ class DALIField(ImageField):
     ) -> None:
         """See `ImageField._count`."""
         assert isinstance(state, DALIState)
-        assert state.blobs is not None
         codes = np.asarray(state.blobs.encodings)
         if decoded is None:
             decoded = np.ones(len(codes), np.bool_)

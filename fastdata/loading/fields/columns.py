@@ -202,21 +202,15 @@ class BlobField(EncodedField):
         state.present = (extents.lengths != 0) | (extents.offsets != 0)
 
     def _begin_reading(self, batch: Batch, state: Any) -> None:
-        extents, engine = state.blobs.extents, self._context.engine
-        state.stage = Stage.DECODING
-        if engine is not None:
-            state.job = engine.read(extents, check=self._check)
-            return
-        state.job = _native.ReadJob(extents, check=self._check)
-        state.job.run()
+        job = _native.ReadJob(state.blobs.extents, check=self._check)
+        state.stage, state.job = Stage.DECODING, self._context.start(job)
 
     def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
         if state.stage is Stage.FETCHING:
             super()._proceed(batch, state, job)
             return
         for slot, code, detail, _ in job.failures():
-            row = int(batch.planned.indices[slot])
-            state.failed.setdefault(slot, self._source.problem(row, detail, code))
+            self._fail(batch, slot, detail, code)
         for data, present in zip(job.take(), state.present, strict=True):
             state.values.append(None if data is None or not present else data.tobytes())
         state.stage = Stage.DONE

@@ -125,6 +125,14 @@ class Context:
     as_torch: bool = False
     warned_fallback: Event = field(default_factory=Event)
 
+    def start(self, job: Any) -> Any:
+        """Start work of the core, in its decode threads or in this one; return it."""
+        if self.engine is None:
+            job.run()
+        else:
+            self.engine.work(job)
+        return job
+
     def collate(self, values: list[Any]) -> Any:
         """Return values as torch collates those of the same samples."""
         if self.readable.keys:
@@ -298,9 +306,9 @@ class BatchField(ABC):
 
 @dataclass(eq=False)
 class EncodedState(FieldState):
-    """State of a field whose values are encoded bytes; ``blobs`` are None until they are known."""
+    """State of a field whose values are encoded bytes; ``blobs`` say where these lie."""
 
-    blobs: BlobColumn | None = None
+    blobs: BlobColumn = None  # type: ignore[assignment]
 
 
 class EncodedField(BatchField):
@@ -326,6 +334,11 @@ class EncodedField(BatchField):
             rows = batch.planned.indices
             state.failed |= attach_fetched(job.take(), state.blobs.extents, self._source, rows)
         self._begin_reading(batch, state)
+
+    def _fail(self, batch: Batch, slot: int, detail: str, code: str = "") -> None:
+        """Keep the error of a sample, which `Source.problem` makes, unless it has one."""
+        error = self._source.problem(int(batch.planned.indices[slot]), detail, code)
+        batch.states[self].failed.setdefault(slot, error)
 
     @abstractmethod
     def _begin_reading(self, batch: Batch, state: Any) -> None:

@@ -104,9 +104,6 @@ class ImageField(EncodedField):
         first = name == "image"
         self._pool = context.pool if first else context.pool.of(name)
         self._columns = [one.name for one in source.fields if first and one == LABEL]
-        self._geometries = [
-            [geometry.compiled(program.steps) for program in recipe.programs] for recipe in recipes
-        ]
 
     def plan_fetches(
         self, numbering: Numbering, key: int, extents: _native.Extents, draws: Indices
@@ -210,26 +207,19 @@ class ImageField(EncodedField):
         for view, program in enumerate(state.draw.recipe.programs):
             memory = self._memory(batch, state, view)
             state.views.append(memory)
-            drawn = self._geometries[planned.size][view], child(batch.key, view)
+            drawn = geometry.compiled(program.steps), child(batch.key, view)
             views.append(_native.Rendering(memory.array, drawn=drawn, **program.batch_options()))
         self._submit(state, state.rows, views)
 
     def _begin_reading(self, batch: Batch, state: ImageState) -> None:
         """Probe sizes, or decode: the bytes can be read."""
-        assert state.blobs is not None
-        blobs, engine = state.blobs, self._context.engine
         # Faster than numpy's all() and any(), which are Python.
-        if np.count_nonzero(blobs.widths) == len(batch):
+        if np.count_nonzero(state.blobs.widths) == len(batch):
             self._refuse_large(batch, state)
             self._begin_drawing(batch, state)
-            return
-        state.stage = Stage.PROBING
-        if engine is not None:
-            state.job = engine.probe(blobs.extents)
-            return
-        probe = _native.ProbeJob(blobs.extents)
-        probe.run()
-        state.job = probe
+        else:
+            state.stage = Stage.PROBING
+            state.job = self._context.start(_native.ProbeJob(state.blobs.extents))
 
     def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
         if state.stage is Stage.FETCHING:
@@ -254,7 +244,6 @@ class ImageField(EncodedField):
 
     def _take_probed(self, batch: Batch, state: ImageState, probe: _native.ProbeJob) -> None:
         """Take the sizes and encodings that were read from files."""
-        assert state.blobs is not None
         blobs, rows = state.blobs, batch.planned.indices
         # Keep the sizes that were known.
         widths, heights = blobs.widths.copy(), blobs.heights.copy()
@@ -265,12 +254,11 @@ class ImageField(EncodedField):
         encodings[new] = np.asarray(blobs.extents.encodings)[new]
         pillow = blobs.pillow.copy()
         for slot, code, detail, offset in probe.failures():
-            row, verdict = int(rows[slot]), Verdict(code, detail, offset)
-            if verdict.step() is Step.FAIL:
-                state.failed[slot] = self._source.problem(row, verdict.detail, verdict.code)
+            if Verdict(code, detail, offset).step() is Step.FAIL:
+                self._fail(batch, slot, detail, code)
             elif not widths[slot]:
                 pillow[slot] = True
-                self._source.declined(row, verdict.code)
+                self._source.declined(int(rows[slot]), code)
         state.blobs = BlobColumn(
             blobs.extents, widths=widths, heights=heights, pillow=pillow, encodings=encodings
         )
@@ -285,7 +273,6 @@ class ImageField(EncodedField):
     def _refuse_large(self, batch: Batch, state: ImageState) -> None:
         """Fail the samples beyond the limit of pixels."""
         limits = self._context.readable.limits
-        assert state.blobs is not None
         if limits.pixels is None:
             return
         widths, heights = state.blobs.widths, state.blobs.heights
@@ -305,12 +292,10 @@ class ImageField(EncodedField):
 
     def _begin_drawing(self, batch: Batch, state: ImageState) -> None:
         """Draw the crops, and decode the samples for which that succeeds."""
-        assert state.blobs is not None
         columns: Mapping[str, Column] = {one.name: one.column(batch) for one in self._moved}
         faults = state.draw.make(state.blobs.widths, state.blobs.heights, columns)
         for slot, why in faults.items():
-            error = self._source.problem(int(batch.planned.indices[slot]), why)
-            state.failed.setdefault(slot, error)
+            self._fail(batch, slot, why)
         self._refuse_small(batch, state)
         slow = np.zeros(len(batch), np.bool_)
         slow[list(state.failed)] = True
@@ -342,7 +327,6 @@ class ImageField(EncodedField):
 
     def _decode_by_core(self, state: ImageState, skip: npt.NDArray[np.uint8] | None) -> None:
         """Start to decode all views of the samples that are not skipped."""
-        assert state.blobs is not None
         for recipe, which in state.draw.parts:
             others = skip
             if not isinstance(which, slice):
@@ -391,7 +375,6 @@ class ImageField(EncodedField):
             self._source.built(built)
         if state.rows is not None:
             self._take_rows(batch, state, pending, len(done.failures))
-        assert state.blobs is not None
         for slot, code, detail, offset in done.failures:
             if slot in state.failed:
                 continue
@@ -399,9 +382,7 @@ class ImageField(EncodedField):
             if verdict.code in NOT_NATIVE and state.blobs.pillow[slot]:
                 verdict = Verdict()  # the index says so: the image's own kind explains it better
             if verdict.step() is Step.FAIL:
-                row = int(batch.planned.indices[slot])
-                error = self._source.problem(row, verdict.detail, verdict.code)
-                state.failed.setdefault(slot, error)
+                self._fail(batch, slot, verdict.detail, verdict.code)
             elif slot not in state.alone:
                 self._decode_alone(batch, state, [slot], verdict)
 
@@ -429,7 +410,6 @@ class ImageField(EncodedField):
         self, batch: Batch, state: ImageState, slots: Iterable[int], verdict: Verdict | None = None
     ) -> None:
         """Start to decode every view of single samples that the core declines."""
-        assert state.blobs is not None
         extents, source = state.blobs.extents, self._source
         fetched = self._context.remote is not None
         for slot in slots:
@@ -470,7 +450,6 @@ class ImageField(EncodedField):
         self, state: ImageState, decoded: npt.NDArray[np.bool_] | None, decoder: str = NATIVE
     ) -> None:
         """Count samples that the core has decoded, all if None."""
-        assert state.blobs is not None
         codes = state.blobs.encodings
         if decoded is not None:
             codes = codes[decoded]
@@ -481,7 +460,6 @@ class ImageField(EncodedField):
 
     def _warn_fallback(self, batch: Batch, state: ImageState, slot: int, outcome: Outcome) -> None:
         """Warn of the first sample that Pillow decoded; say why the core did not."""
-        assert state.blobs is not None
         if outcome.verdict.is_damage:
             why = f"the native core finds it damaged: {outcome.verdict.detail}"
         else:

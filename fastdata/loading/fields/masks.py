@@ -161,7 +161,7 @@ class MaskField(EncodedField):
         """Decode one mask, and move it as its image."""
         try:
             data = None
-            if state.blobs is not None and self._source.is_fetched(row):
+            if self._context.remote is not None and self._source.is_fetched(row):
                 data = state.blobs.extents.read(slot, check=False)
             limits = self._context.readable.limits
             mask = open_row(self._source, row, limits, data, numbers=True)

@@ -113,11 +113,7 @@ class OutlineField(BatchField):
             self._room,
             [*np.flatnonzero(unknown).tolist(), *draw.failed],
         )
-        state.stage, state.job = Stage.DECODING, state.painting.job
-        if self._context.engine is None:
-            state.painting.job.run()
-        else:
-            self._context.engine.work(state.painting.job)
+        state.stage, state.job = Stage.DECODING, self._context.start(state.painting.job)
 
     def _take_painted(self, batch: Batch, state: OutlineState) -> None:
         """Take the masks; paint those of images again whose size was not known."""
