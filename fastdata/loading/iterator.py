@@ -23,14 +23,14 @@ from fastdata.errors import FastdataError, SampleError, called, warn
 from fastdata.executors import end_daemon_threads
 from fastdata.loading.fields.field import Batch, BatchField
 from fastdata.loading.fields.pipeline import Pipeline
-from fastdata.loading.progress import Progress
 from fastdata.loading.seeding import seeded
 from fastdata.plan.draws import child
+from fastdata.plan.position import PassProgress
 from fastdata.plan.schedule import BatchSchedule
 from fastdata.text import human_count
 
 if TYPE_CHECKING:
-    from fastdata.loading.config import LoaderConfig
+    from fastdata.loading.arguments import Arguments
 
 
 class NativeIterator(Iterator[Any]):
@@ -47,8 +47,8 @@ class NativeIterator(Iterator[Any]):
         pipeline: Pipeline,
         schedule: BatchSchedule,
         key: int,
-        config: LoaderConfig,
-        progress: Progress,
+        config: Arguments,
+        progress: PassProgress,
         length: int | None,
         to_device: Callable[[torch.Tensor], torch.Tensor] | None,
         close: Callable[[], None],

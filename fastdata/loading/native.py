@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -21,15 +21,14 @@ from fastdata.loading.fields.image import ImageField
 from fastdata.loading.fields.pipeline import Pipeline, blobs_among, open_pipeline
 from fastdata.loading.fields.stats import Counters
 from fastdata.loading.iterator import NativeIterator
-from fastdata.loading.progress import Progress
 from fastdata.plan.order import Order
+from fastdata.plan.position import PassProgress
 from fastdata.plan.schedule import BatchSchedule, Drawn, Numbering
 from fastdata.storage.source import Source
-from fastdata.transforms.compile import Recipe
 
 if TYPE_CHECKING:
-    from fastdata.loading.config import LoaderConfig
-    from fastdata.loading.fields.images import Readable
+    from fastdata.loading.fields.readable import Readable
+    from fastdata.loading.resolved import Resolved
 
 
 class NativePath:
@@ -43,17 +42,14 @@ class NativePath:
     #: Whether the core decodes all JPEGs, so that no more of them is fetched than it needs.
     in_part = True
 
-    def __init__(
-        self,
-        readable: Readable,
-        recipe: Recipe,
-        config: LoaderConfig,
-        sized: Sequence[tuple[Readable, Recipe]] = (),
-    ) -> None:
-        self._readable, self._recipe, self._config = readable, recipe, config
-        # The dataset with the transform of each size class of batches.
-        self._sized = sized or [(readable, recipe)]
-        self._fields = config.fields or readable.fields
+    def __init__(self, resolved: Resolved) -> None:
+        config = self._config = resolved.arguments
+        # The dataset and its transform, for each size class of batches.
+        sized = resolved.by_size or (resolved,)
+        self._readables: list[Any] = [one.images for one in sized]
+        self._recipes: list[Any] = [one.recipe for one in sized]
+        self._readable: Readable = self._readables[0]
+        self._fields = config.fields or self._readable.fields
         self._source: Source | None = None
         self._engine: Engine | None = None
         self._pool: BufferPool | None = None
@@ -93,7 +89,7 @@ class NativePath:
         self,
         batches: Iterator[Drawn],
         key: int,
-        progress: Progress,
+        progress: PassProgress,
         length: int | None,
         *,
         sampler: bool,
@@ -162,8 +158,7 @@ class NativePath:
 
     def _pipeline(self, context: Context) -> Pipeline:
         """Return the pipeline of a pass's fields."""
-        readables, recipes = zip(*self._sized, strict=True)
-        return open_pipeline(context, recipes, readables, self._config.fields)
+        return open_pipeline(context, self._recipes, self._readables, self._config.fields)
 
     def _to_device(self, pool: BufferPool) -> Callable[[torch.Tensor], torch.Tensor] | None:
         """Return the function that moves tensors to where images are; None for plain memory."""

@@ -19,7 +19,7 @@ from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, occurrences_within
 
 if TYPE_CHECKING:
-    from fastdata.loading.fields.images import Readable
+    from fastdata.loading.fields.readable import Readable
     from fastdata.transforms.compile import Recipe
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fastdata.decode.engine import Engine
     from fastdata.loading.fields.buffers import BufferPool
     from fastdata.loading.fields.draw import Draw
-    from fastdata.loading.fields.images import Readable
+    from fastdata.loading.fields.readable import Readable
     from fastdata.loading.fields.stats import Counters
     from fastdata.plan.schedule import Planned
     from fastdata.remote.prefetch import RemotePass

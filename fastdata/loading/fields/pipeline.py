@@ -25,7 +25,7 @@ from fastdata.transforms.outcomes import without_fixed_size
 
 if TYPE_CHECKING:
     from fastdata.errors import FastdataError
-    from fastdata.loading.fields.images import Readable
+    from fastdata.loading.fields.readable import Readable
     from fastdata.loading.fields.targets import TargetReader
     from fastdata.plan.schedule import Planned
     from fastdata.storage.source import Source

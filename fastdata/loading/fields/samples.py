@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastdata.loading.fields.images import Readable, Unreadable
 from fastdata.loading.fields.names import BESIDES
+from fastdata.loading.fields.readable import Readable, Unreadable
 from fastdata.plan.batches import SizedBatch
 from fastdata.storage.columns import values_of
 from fastdata.storage.fields import BLOBS, LABEL
