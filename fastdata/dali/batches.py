@@ -88,7 +88,8 @@ class DALIField(ImageField):
         state.views = [_NO_MEMORY for _ in cuts]
         if not self._on_gpu:
             self._allocate(batch, state)
-        skip = slow | ~self._may_be_for_dali(state.blobs)
+        skip = ~self._may_be_for_dali(state.blobs)
+        skip[list(state.failed)] = True
         for cut in cuts:
             skip |= (cut["padding"] > 0) | (cut["flip"] & 2 > 0)
         state.candidates, state.slow = np.flatnonzero(~skip).tolist(), slow

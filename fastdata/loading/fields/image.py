@@ -172,7 +172,7 @@ class ImageField(EncodedField):
 
     def _begin(self, batch: Batch, state: Any) -> None:
         planned = batch.planned
-        recipe = self._recipes[planned.size]
+        recipe = self._recipes[planned.size if len(self._recipes) > 1 else 0]
         parts = recipe, self._parts(recipe, planned)
         state.draw = Draw(planned, batch.key, parts, state.failed, self._reader)
         if self.name == "image":
