@@ -222,10 +222,15 @@ class BatchField(ABC):
             self._begin(batch, state)
 
     def advance(self, batch: Batch) -> None:
-        """Start the next stages, as far as the stages before them are done."""
+        """Start the next stage, if the work of the stage before it is done."""
         state = batch.states[self]
+        # Work that this starts may be done at once, and is left to the next call: later stages of
+        # batches start in the batches' order.
+        waited = state.job
         with _keeping_error(state):
-            while state.stage < Stage.ALONE and (state.job is None or state.job.done()):
+            while state.stage < Stage.ALONE and (
+                state.job is None or (state.job is waited and waited.done())
+            ):
                 job, state.job = state.job, None
                 self._proceed(batch, state, job)
 

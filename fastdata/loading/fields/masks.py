@@ -106,7 +106,9 @@ class MaskField(EncodedField):
             state.sizes[slot] = theirs.sizes[at]
 
     def _begin(self, batch: Batch, state: Any) -> None:
-        if self._context.remote is not None:
+        if self._context.remote is None:
+            state.stage, state.job = Stage.DRAWING, batch.draw
+        else:
             self._gather(batch, state)
 
     def _begin_reading(self, batch: Batch, state: Any) -> None:
