@@ -24,7 +24,7 @@ from fastdata.loading.iterator import NativeIterator
 from fastdata.plan.order import Order
 from fastdata.plan.position import PassProgress
 from fastdata.plan.schedule import BatchSchedule, Drawn, Numbering
-from fastdata.storage.source import Source
+from fastdata.storage.source import PassRequest, Source
 
 if TYPE_CHECKING:
     from fastdata.loading.fields.readable import Readable
@@ -130,7 +130,7 @@ class NativePath:
         if self.in_part and isinstance(images, ImageField):
             fetches = partial(images.plan_fetches, numbering, key)
         blobs = blobs_among(self.source, self._fields)
-        remote = self.source.start_pass(batches, numbering, bad, fetches, blobs)
+        remote = self.source.start_pass(PassRequest(batches, numbering, bad, fetches, blobs))
         context.remote = counters.remote = remote
         schedule = BatchSchedule(
             batches if remote is None else remote,

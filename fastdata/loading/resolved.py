@@ -20,9 +20,9 @@ from fastdata.loading.fields.targets import reader_of, require_still
 from fastdata.loading.images import recognise_any, transforms_of
 from fastdata.text import human_count
 from fastdata.transforms import timm
-from fastdata.transforms.compile import NO_IMAGE, Recipe
 from fastdata.transforms.identity import fresh_look
 from fastdata.transforms.outcomes import Refusal, Unknown, without_fixed_size
+from fastdata.transforms.recipe import NO_IMAGE, Recipe
 from fastdata.transforms.schedule import BySize
 
 _PATHS = {

@@ -13,6 +13,7 @@ from fastdata.decode.jpeg import DecodeError
 from fastdata.decode.rows import open_row
 from fastdata.errors import LEAVE_OUT, FastdataError, SampleError, UsageError
 from fastdata.loading.fields.buffers import BatchMemory, BufferPool
+from fastdata.storage.source import Measured
 from fastdata.transforms.geometry import SMALL_HINT
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from fastdata.decode.limits import Limits
     from fastdata.loading.fields.draw import Draw, SlotDraw
     from fastdata.storage.source import Source
-    from fastdata.transforms.compile import Program
+    from fastdata.transforms.recipe import Program
 
 
 class DeclinedSample(Alone):
@@ -103,7 +104,7 @@ class DeclinedSample(Alone):
         if (image.width, image.height) == drawn.size:
             return drawn
         sides = np.array([image.width], np.int32), np.array([image.height], np.int32)
-        self._source.resized(np.array([self._row]), *sides)
+        self._source.resized(np.array([self._row]), Measured(*sides))
         drawn = self._draw.again(self._slot, image.width, image.height)
         for program, cut in zip(drawn.programs, drawn.cuts, strict=True):
             if small := program.too_small(cut):

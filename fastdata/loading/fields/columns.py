@@ -27,7 +27,6 @@ from fastdata.loading.fields.field import (
 )
 from fastdata.loading.fields.targets import lists_of
 from fastdata.storage.columns import (
-    Column,
     is_ragged,
     join_columns,
     python_objects,
@@ -35,6 +34,7 @@ from fastdata.storage.columns import (
     with_gaps,
 )
 from fastdata.storage.fields import Field
+from fastdata.storage.source import Column
 from fastdata.transforms.joint import ABSENT
 
 if TYPE_CHECKING:

@@ -17,10 +17,11 @@ from fastdata.loading.fields.pipeline import Pipeline, blobs_among, open_pipelin
 from fastdata.loading.fields.stats import Counters
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, occurrences_within
+from fastdata.storage.source import PassRequest
 
 if TYPE_CHECKING:
     from fastdata.loading.fields.readable import Readable
-    from fastdata.transforms.compile import Recipe
+    from fastdata.transforms.recipe import Recipe
 
 
 class SampleDecoder:
@@ -38,7 +39,8 @@ class SampleDecoder:
         if self._made is None or self._made[0] != os.getpid():
             source, pool = self._source, BufferPool(1, False)
             blobs = blobs_among(source, self._readable.fields)
-            remote = source.start_pass(iter(()), self._numbering, set(), fields=blobs)
+            request = PassRequest(iter(()), self._numbering, set(), fields=blobs)
+            remote = source.start_pass(request)
             context = Context(
                 self._readable, source, None, pool, InProcess(), Counters(0), remote, single=True
             )

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from fastdata.errors import FastdataError
     from fastdata.loading.fields.targets import TargetReader
     from fastdata.plan.schedule import Planned
-    from fastdata.storage.columns import Column
-    from fastdata.transforms.compile import Program, Recipe
+    from fastdata.storage.source import Column
     from fastdata.transforms.joint import Moved
+    from fastdata.transforms.recipe import Program, Recipe
 
 #: A recipe, and which samples of a batch it is for.
 Part: TypeAlias = "tuple[Recipe, slice | npt.NDArray[np.bool_]]"

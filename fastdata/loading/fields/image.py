@@ -14,7 +14,7 @@ from PIL import Image
 from fastdata import _native
 from fastdata.decode.decoders import NATIVE, PILLOW
 from fastdata.decode.engine import PendingBatch, Reading
-from fastdata.decode.fallback import Outcome, Step, Verdict, decode_alone
+from fastdata.decode.fallback import FallbackStep, Outcome, Verdict, decode_alone
 from fastdata.decode.jpeg import jpeg_info
 from fastdata.decode.pillow import describe_kind
 from fastdata.errors import FallbackWarning, SampleError, warn
@@ -34,8 +34,14 @@ from fastdata.plan.draws import child, sample_keys
 from fastdata.remote.ranges import Fetches
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.fields import LABEL
-from fastdata.storage.learnt import Stamped
-from fastdata.storage.source import NOT_NATIVE, BlobColumn, Source
+from fastdata.storage.source import (
+    NOT_NATIVE,
+    BlobColumn,
+    ExtentTable,
+    Measured,
+    Source,
+    Stamped,
+)
 from fastdata.transforms import geometry
 from fastdata.transforms.geometry import ANY_SIZE
 
@@ -43,9 +49,8 @@ if TYPE_CHECKING:
     from fastdata.loading.fields.buffers import BatchMemory
     from fastdata.loading.fields.targets import TargetReader
     from fastdata.plan.schedule import Indices, Numbering, Planned
-    from fastdata.storage.columns import Column
-    from fastdata.storage.index import ExtentTable
-    from fastdata.transforms.compile import Recipe
+    from fastdata.storage.source import Column
+    from fastdata.transforms.recipe import Recipe
 
 #: If more than one of so many samples is declined, later batches are gathered before they are
 #: decoded. Other decoders then start at once: a dataset of half PNGs loads an eighth faster.
@@ -101,6 +106,7 @@ class ImageField(EncodedField):
     ) -> None:
         super().__init__(name, context, source)
         self._recipes, self._reader, self._moved = recipes, reader, moved
+        self._table = source.table_of() if source.capabilities.local else None
         first = name == "image"
         self._pool = context.pool if first else context.pool.of(name)
         self._columns = [one.name for one in source.fields if first and one == LABEL]
@@ -181,7 +187,7 @@ class ImageField(EncodedField):
             self._begin_rows(batch, state, table)
             return
         self._gather(batch, state, self._columns)
-        self._context.counters.seekable += state.blobs.extents.count_seekable()
+        self._context.counters.seekable += np.count_nonzero(state.blobs.extents.seekable)
 
     def _parts(self, recipe: Recipe, planned: Planned) -> list[Part]:
         """Return each recipe that a batch needs, and which of its samples."""
@@ -195,9 +201,7 @@ class ImageField(EncodedField):
         if self.gathers_first or self._reader is not None or recipe.parts:
             return None
         # Memory for images of several sizes is known once their crops are drawn.
-        if not self._source.capabilities.local or not all(one.one_size for one in recipe.programs):
-            return None
-        return self._source.table
+        return self._table if all(one.one_size for one in recipe.programs) else None
 
     def _begin_rows(self, batch: Batch, state: ImageState, table: ExtentTable) -> None:
         """Start a batch whose rows the decode threads look up, and whose crops they draw."""
@@ -254,7 +258,7 @@ class ImageField(EncodedField):
         encodings[new] = np.asarray(blobs.extents.encodings)[new]
         pillow = blobs.pillow.copy()
         for slot, code, detail, offset in probe.failures():
-            if Verdict(code, detail, offset).step() is Step.FAIL:
+            if Verdict(code, detail, offset).step() is FallbackStep.FAIL:
                 self._fail(batch, slot, detail, code)
             elif not widths[slot]:
                 pillow[slot] = True
@@ -268,7 +272,7 @@ class ImageField(EncodedField):
         widths[unknown] = heights[unknown] = ANY_SIZE
         known = np.setdiff1d(new, [*unknown.tolist(), *state.failed])
         properties = widths, heights, encodings, blobs.extents.orientations
-        self._source.resized(rows[known], *(values[known] for values in properties))
+        self._source.resized(rows[known], Measured(*(values[known] for values in properties)))
 
     def _refuse_large(self, batch: Batch, state: ImageState) -> None:
         """Fail the samples beyond the limit of pixels."""
@@ -381,7 +385,7 @@ class ImageField(EncodedField):
             verdict = Verdict(code, detail, offset)
             if verdict.code in NOT_NATIVE and state.blobs.pillow[slot]:
                 verdict = Verdict()  # the index says so: the image's own kind explains it better
-            if verdict.step() is Step.FAIL:
+            if verdict.step() is FallbackStep.FAIL:
                 self._fail(batch, slot, verdict.detail, verdict.code)
             elif slot not in state.alone:
                 self._decode_alone(batch, state, [slot], verdict)
@@ -393,8 +397,9 @@ class ImageField(EncodedField):
         rows, state.rows = state.rows, None
         assert rows is not None
         extents = rows.extents
-        self._context.counters.seekable += extents.count_seekable()
-        described = self._source.described(extents)
+        self._context.counters.seekable += np.count_nonzero(extents.seekable)
+        assert self._table is not None
+        described = self._table.described(extents)
         state.blobs = blobs = described.blobs["image"]
         batch.columns.update(described.columns)
         if not failures:

@@ -20,7 +20,7 @@ from fastdata.transforms.joint import ABSENT
 
 if TYPE_CHECKING:
     from fastdata.loading.fields.targets import TargetReader
-    from fastdata.storage.columns import Column
+    from fastdata.storage.source import Column
 
 
 @dataclass(eq=False)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from fastdata.loading.fields.targets import TargetReader
     from fastdata.plan.schedule import Planned
     from fastdata.storage.source import Source
-    from fastdata.transforms.compile import Recipe
     from fastdata.transforms.joint import Joint
+    from fastdata.transforms.recipe import Recipe
 
 
 class Pipeline:
