@@ -28,7 +28,7 @@ from fastdata.decode.limits import Limits, boxes
 from fastdata.decode.pillow import RGB, ImageInfo, Style
 from fastdata.decode.png import open_png
 from fastdata.errors import SampleError
-from fastdata.storage.source import NATIVE_JPEGS
+from fastdata.storage.encodings import NATIVE_JPEGS
 from fastdata.text import human_size
 
 #: (left, upper, right, lower), in pixels.

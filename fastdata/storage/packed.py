@@ -21,6 +21,7 @@ from fastdata.once import once
 from fastdata.storage.cache import Cache
 from fastdata.storage.checksum import crc32c
 from fastdata.storage.columns import Column, ColumnReader, as_column
+from fastdata.storage.encodings import DEFAULT_STRIDE, upright_size
 from fastdata.storage.fields import BLOBS, LABEL
 from fastdata.storage.files import open_file, read_exactly, remedy
 from fastdata.storage.formats import IN_PLACE
@@ -32,7 +33,6 @@ from fastdata.storage.paths import is_inside
 from fastdata.storage.records import Row
 from fastdata.storage.row_groups import ADDRESSES
 from fastdata.storage.source import (
-    DEFAULT_STRIDE,
     MOST_BYTES,
     Blob,
     BlobColumn,
@@ -44,7 +44,6 @@ from fastdata.storage.source import (
     Rows,
     Sides,
     Source,
-    upright_size,
 )
 from fastdata.text import human_count, human_size
 

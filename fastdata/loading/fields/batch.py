@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.decode.codecs import Encoded
-from fastdata.decode.engine import PendingBatch, Reading, decode_one
+from fastdata.decode.engine import PendingBatch, ReadOptions, decode_one
 from fastdata.decode.fallback import Alone, Outcome, Verdict
 from fastdata.decode.jpeg import DecodeError
 from fastdata.decode.limits import Limits
@@ -169,7 +169,7 @@ class OneOfBatch(Alone):
             for view, program in zip(self._batch.views, self._programs, strict=True)
         ]
         turn = self._batch.gathered.extents.orientations[self._one].copy()
-        verdict = decode_one(data, views, Reading(orientations=turn))
+        verdict = decode_one(data, views, ReadOptions(orientations=turn))
         if verdict is None:
             self._data = data
         return verdict

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.decode.decoders import NATIVE, PILLOW
-from fastdata.decode.engine import Engine, PendingBatch, Reading
+from fastdata.decode.engine import Engine, PendingBatch, ReadOptions
 from fastdata.decode.fallback import FallbackStep, Outcome, Verdict, decode_alone
 from fastdata.decode.jpeg import jpeg_info
 from fastdata.decode.pillow import describe_kind
@@ -37,10 +37,10 @@ from fastdata.loading.fields.stats import Counters
 from fastdata.plan.draws import child, sample_keys
 from fastdata.plan.schedule import Indices, Numbering, Planned
 from fastdata.remote.ranges import Fetches, attach_fetched, raise_outage
-from fastdata.storage.encodings import ENCODINGS
+from fastdata.storage.encodings import ENCODINGS, NOT_NATIVE
 from fastdata.storage.fields import IMAGE_AND_LABEL, MASKS
 from fastdata.storage.learnt import Stamped
-from fastdata.storage.source import NOT_NATIVE, BlobColumn, Source
+from fastdata.storage.source import BlobColumn, Source
 from fastdata.transforms import geometry
 from fastdata.transforms.geometry import ANY_SIZE, Cuts
 
@@ -438,7 +438,7 @@ class Pipeline:
     ) -> None:
         """Start decoding."""
         stride, scans = self._source.capabilities.stride, self._settings.limits.scans
-        reading = Reading(skip=skip, stride=stride, check=self._check, scans=scans)
+        reading = ReadOptions(skip=skip, stride=stride, check=self._check, scans=scans)
         pending = PendingBatch(samples, views, reading, fallback="never")
         batch.pending.append(pending)
         if self._engine is None:
