@@ -26,7 +26,7 @@ from web_server import WebServer
 from fastdata import DataLoader, ImageDataset, Ragged
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError
 from fastdata.loading.fields.batch import Settings
-from fastdata.loading.fields.images import Readable
+from fastdata.loading.fields.readable import Readable
 from fastdata.loading.fields.samples import SampleDecoder
 from fastdata.loading.images import recognise
 from fastdata.remote import RemoteOptions
@@ -35,7 +35,8 @@ from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.source import Blob, Source
 from fastdata.transforms import CenterCrop, Resize
-from fastdata.transforms.compile import Recipe, compile_recipe
+from fastdata.transforms.compile import compile_recipe
+from fastdata.transforms.recipe import Recipe
 
 Identity = Callable[[Any], Any]
 

@@ -14,15 +14,15 @@ import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
+from fastdata._native import crc32c
 from fastdata.decode.codecs import kind_of
 from fastdata.errors import UsageError
-from fastdata.storage.arrow import as_arrow, stored_type
-from fastdata.storage.checksum import crc32c
+from fastdata.storage.arrow import as_arrow, child_of, nullable, stored_type
 from fastdata.storage.encodings import is_image_name
 from fastdata.storage.fields import IMAGE, LABEL, Field
 from fastdata.storage.hugging_face import names_mask
 from fastdata.storage.source import Hints
-from fastdata.storage.table_rows import Part, TableRows, child_of, nullable
+from fastdata.storage.tables import TableField, TableView
 from fastdata.text import class_name
 
 #: Usual names of a column of images' paths, the likelier first.
@@ -51,7 +51,7 @@ def rows_of(
     root: str | os.PathLike[str],
     classes: Sequence[str] | None,
     kinds: Mapping[str, str],
-) -> TableRows:
+) -> TableView:
     """Return a table's rows; for the arguments see `fastdata.ImageDataset.from_table`.
 
     ``kinds``: "image" or "mask" for columns of images beside the first one.
@@ -81,7 +81,7 @@ def rows_of(
         fields[image] = _require_files(image, plain[image])
     else:
         fields[image], size = _raw(image, array)
-    parts, names = [Part(IMAGE, (image,))], list[str]()
+    parts, names = [TableField(IMAGE, (image,))], list[str]()
     if label == image:
         raise UsageError(f"label={label!r} is the column of images", has)
     wanted = label or (LABEL.name if LABEL.name in plain and image != LABEL.name else None)
@@ -92,7 +92,7 @@ def rows_of(
         labels = _labels(wanted, plain.get(wanted), classes, asked)
         if labels is not None:
             fields[wanted], names = labels
-            parts.append(Part(LABEL, (wanted,)))
+            parts.append(TableField(LABEL, (wanted,)))
     key = key or ("key" if "key" in plain and "key" not in fields else None)
     taken = {"key", *(part.field.name for part in parts)}
     for name in columns:
@@ -101,14 +101,14 @@ def rows_of(
             lacks = kind != "column" or nullable(fields[name].chunks)
             stored = fields[name].type if kind == "column" else None
             field = Field(f"{name}_" if name in taken else name, kind, stored, lacks)
-            parts.append(Part(field, (name,)))
+            parts.append(TableField(field, (name,)))
     table, keys = pa.table(fields), plain.get(key or image)
     if keys is not None and (key is not None or _is_text(keys.type)):
         table = table.append_column(_KEYS, keys)
     base = os.path.join(os.path.abspath(root), "")
     keys_column = _KEYS if _KEYS in table.column_names else None
     digest = _digest(base, fields[image])
-    return TableRows(
+    return TableView(
         table, parts, None, names, keys_column, (), digest, "table in memory", base, size, _HINTS
     )
 

@@ -23,7 +23,7 @@ from fastdata.doctor.opening import Opened, extents, open_any
 from fastdata.errors import DataError, FastdataError, UsageError
 from fastdata.machine import available_memory, cpus_for_this_rank, local_ranks, usable_cpus
 from fastdata.staging.staged import default_place
-from fastdata.storage.room import room
+from fastdata.storage.cache import room
 from fastdata.storage.source import Source
 from fastdata.text import human_count
 from fastdata.transforms.containers import Compose

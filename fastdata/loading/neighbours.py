@@ -22,8 +22,7 @@ from fastdata.errors import FastdataError, MixingWarning, SlowPathWarning, warn
 from fastdata.plan.order import BLOCK, OrderLike, mixes_neighbours
 from fastdata.remote.urls import redact
 from fastdata.storage.listed import FilesSource
-from fastdata.storage.row_groups import Blocks
-from fastdata.storage.source import Source
+from fastdata.storage.source import Blocks, Source
 
 #: Places of a dataset where two neighbours' labels are compared.
 _PLACES = 64

@@ -24,17 +24,18 @@ from fastdata.decode.folders import SAMPLE_METHODS, own_method
 from fastdata.decode.limits import Limits
 from fastdata.decode.rows import some_sizes
 from fastdata.errors import LEAVE_OUT, SampleError
-from fastdata.loading.fields.images import Readable, Unreadable, overridden
+from fastdata.loading.fields.readable import Readable, Unreadable, overridden
 from fastdata.loading.noticing import remedy
 from fastdata.storage.annotated import Annotated, AnnotatedSource
 from fastdata.storage.fields import MASKS, Field
 from fastdata.storage.paths import working_folder
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count
-from fastdata.transforms.compile import Recipe, compile_recipe, movements
+from fastdata.transforms.compile import compile_recipe, movements
 from fastdata.transforms.identity import changed, is_code, pillow_changed
 from fastdata.transforms.joint import ABSENT, Joint, Target
 from fastdata.transforms.outcomes import Refusal
+from fastdata.transforms.recipe import Recipe
 
 _WRAPPER = "torchvision.tv_tensors._dataset_wrapper"
 #: Beginning of the columns that masks are painted from.

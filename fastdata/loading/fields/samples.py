@@ -17,9 +17,9 @@ from fastdata.executors import InProcess
 from fastdata.loading.fields.batch import Batch, Settings
 from fastdata.loading.fields.buffers import BufferPool
 from fastdata.loading.fields.further import Pipelines, blobs_among, open_pipelines
-from fastdata.loading.fields.images import Readable, Unreadable
 from fastdata.loading.fields.masks import MaskPipeline
 from fastdata.loading.fields.pipeline import Pipeline
+from fastdata.loading.fields.readable import Readable, Unreadable
 from fastdata.loading.fields.stats import Counters
 from fastdata.loading.fields.targets import GEOMETRY, joint_of, reader_of
 from fastdata.plan.batches import SizedBatch
@@ -27,7 +27,7 @@ from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, occurrences_within
 from fastdata.storage.columns import values_of
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL, MASKS, Field, outlines_among
-from fastdata.storage.source import Source
+from fastdata.storage.source import PassRequest, Source
 from fastdata.text import class_name
 from fastdata.transforms.checks import require_objects
 from fastdata.transforms.outcomes import Refusal, without_fixed_size
@@ -231,7 +231,8 @@ class SampleDecoder:
         # What fetches remotely is of one process.
         if self._made is None or self._made[0] != os.getpid():
             blobs = blobs_among(self._source, self._fields)
-            remote = self._source.start_pass(iter(()), self._numbering, set(), fields=blobs)
+            request = PassRequest(iter(()), self._numbering, set(), fields=blobs)
+            remote = self._source.start_pass(request)
             pool = BufferPool(1, False)
             helpers, counters = InProcess(), Counters(0)
 
