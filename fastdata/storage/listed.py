@@ -15,12 +15,12 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.errors import LEAVE_OUT
 from fastdata.storage.cache import Cache
+from fastdata.storage.encodings import NOT_NATIVE
 from fastdata.storage.fields import BLOBS
 from fastdata.storage.files import is_too_many, read_file
 from fastdata.storage.learnt import LearningSource, Learnt, learnt_of
 from fastdata.storage.source import (
     MOST_BYTES,
-    NOT_NATIVE,
     Blob,
     BlobColumn,
     Gathered,

@@ -29,6 +29,7 @@ from fastdata.errors import (
     UsageError,
 )
 from fastdata.once import once
+from fastdata.storage.encodings import NATIVE_JPEGS, upright_size
 from fastdata.storage.fields import BLOBS, IMAGE_AND_LABEL, KINDS, Field
 from fastdata.text import human_count
 
@@ -38,12 +39,6 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 #: array of one shape; else an Arrow array of N values.
 Column: TypeAlias = npt.NDArray[Any] | pa.Array
 
-#: Encodings of JPEGs that the core decodes, if nothing else about them is unusual.
-NATIVE_JPEGS = ("jpeg", "jpeg-progressive")
-#: Codes of what the core leaves to other decoders, rather than finds damaged.
-NOT_NATIVE = ("unsupported", "not_jpeg")
-#: Pixels between seek points: 0.9% of a photograph's bytes (docs/design/0002-native-core.md).
-DEFAULT_STRIDE = 128
 #: Most bytes of an image. The native core has the same bound (``io/extents.cpp``).
 MOST_BYTES = 1 << 30
 
@@ -72,11 +67,6 @@ class Capabilities:
     stride: int = 0
     partly_local: bool = False
     row_groups: bool = False
-
-
-def upright_size(width: int, height: int, orientation: int) -> tuple[int, int]:
-    """Return the size of an image that is turned as an EXIF orientation says."""
-    return (height, width) if 5 <= orientation <= 8 else (width, height)
 
 
 class Blob(NamedTuple):
