@@ -207,13 +207,7 @@ class ExtentTable:
     """Extents of an index's rows, gathered by the native core without Python for each row.
 
     `fastdata.storage.index.Index.locate` makes it. Safe to use from several threads, and after a
-    fork.
-
-    Args:
-        table: The core's table.
-        require_unchanged: Raises CorruptionError if the index was written to.
-        unusable: Returns the error for an index that cannot be read.
-        labelled: Whether its rows have labels.
+    fork. ``labelled``: its rows have labels.
     """
 
     def __init__(
