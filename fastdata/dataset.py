@@ -65,9 +65,10 @@ from fastdata.storage.shapes import with_formats
 from fastdata.storage.source import Blob, Source
 from fastdata.storage.tables import TableSource, TableView
 from fastdata.text import class_name, human_count
-from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe, first_of_ours
+from fastdata.transforms.compile import compile_recipe, first_of_ours
 from fastdata.transforms.identity import pillow_changed
 from fastdata.transforms.outcomes import Refusal, without_fixed_size
+from fastdata.transforms.recipe import NO_IMAGE, Recipe
 
 Transform: TypeAlias = Callable[[Image.Image], Any]
 

@@ -27,7 +27,7 @@ from fastdata.loading.fields.pipeline import Pipeline
 from fastdata.loading.loader import DataLoader
 from fastdata.loading.native import NativePath
 from fastdata.storage.cache import Cache
-from fastdata.transforms.compile import Recipe
+from fastdata.transforms.recipe import Recipe
 
 T = TypeVar("T", covariant=True)
 

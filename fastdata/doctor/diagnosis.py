@@ -221,7 +221,7 @@ def _described(opened: Opened, samples: npt.NDArray[np.int64], stats: Stats) -> 
     seekable = 1.0
     if opened.data.container != "files":
         images = opened.dataset.source.gather(samples).blobs["image"].extents
-        lacking = jpegs.get("jpeg", 0) / decoded - images.count_seekable() / len(samples)
+        lacking = jpegs.get("jpeg", 0) / decoded - np.count_nonzero(images.seekable) / len(samples)
         seekable -= max(lacking, 0.0)
     return replace(
         opened.data,

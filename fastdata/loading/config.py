@@ -22,9 +22,9 @@ from fastdata.loading.sampler import find_ranks, own_ranks
 from fastdata.plan.order import AUTO, OrderLike, as_order
 from fastdata.text import human_count
 from fastdata.transforms import timm
-from fastdata.transforms.compile import NO_IMAGE, Recipe
 from fastdata.transforms.identity import changed
 from fastdata.transforms.outcomes import Refusal, Unknown, without_fixed_size
+from fastdata.transforms.recipe import NO_IMAGE, Recipe
 
 #: Torch's arguments that are true or false, or None for false: it takes "no" for True.
 _SWITCHES = ("shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order")

@@ -25,9 +25,10 @@ from fastdata.storage.hugging_face import dataset_class, images_of
 from fastdata.storage.source import Source
 from fastdata.storage.tables import TableSource, TableView
 from fastdata.text import human_count
-from fastdata.transforms.compile import Recipe, compile_recipe, own_hint
+from fastdata.transforms.compile import compile_recipe, own_hint
 from fastdata.transforms.identity import name_of, offered, pillow_changed
 from fastdata.transforms.outcomes import Refusal
+from fastdata.transforms.recipe import Recipe
 
 #: The function of each dataset, and the keys of the rows that it makes.
 _KEYS: WeakKeyDictionary[Any, tuple[Any, list[str] | Unreadable]] = WeakKeyDictionary()

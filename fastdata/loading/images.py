@@ -35,8 +35,9 @@ from fastdata.storage.hugging_face import images_of, is_hub
 from fastdata.storage.joined import JoinedSource
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count, human_size
-from fastdata.transforms.compile import Recipe, compile_recipe
+from fastdata.transforms.compile import compile_recipe
 from fastdata.transforms.outcomes import Refusal
+from fastdata.transforms.recipe import Recipe
 
 
 def recognise(dataset: Any) -> Readable | Unreadable:

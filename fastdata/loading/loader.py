@@ -61,8 +61,8 @@ from fastdata.plan.draws import child, epoch_key, rank_key
 from fastdata.plan.order import AUTO, OrderLike, QuasiRandom, make_order
 from fastdata.plan.schedule import Drawn, ordered, sampled
 from fastdata.plan.sharding import Epoch, State
-from fastdata.transforms.compile import Recipe
 from fastdata.transforms.identity import fresh_look
+from fastdata.transforms.recipe import Recipe
 from fastdata.transforms.schedule import BySize, Schedule
 
 T = TypeVar("T", covariant=True)

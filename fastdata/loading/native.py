@@ -32,8 +32,8 @@ from fastdata.loading.progress import Progress
 from fastdata.plan.order import Order
 from fastdata.plan.schedule import BatchSchedule, Drawn, Numbering
 from fastdata.storage.source import PassRequest, Source
-from fastdata.transforms.compile import Recipe
 from fastdata.transforms.outcomes import without_fixed_size
+from fastdata.transforms.recipe import Recipe
 
 if TYPE_CHECKING:
     from fastdata.loading.config import LoaderConfig

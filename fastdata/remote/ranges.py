@@ -21,7 +21,7 @@ WRONG_BYTES = "its bytes have changed since it was packed, and fetching again di
 
 
 class JpegParts(NamedTuple):
-    """Bytes of a JPEG that its crop needs, for `_native.Extents.attach_rows`.
+    """Bytes of a JPEG that its crop needs, for `_native.Extents.attach`.
 
     ``header`` are its first bytes, ``rows`` those of some rows of MCUs, which begin ``at`` an
     offset.
@@ -212,7 +212,7 @@ def attach_fetched(
         if isinstance(outcome, bytes):
             extents.attach(slot, outcome)
         elif isinstance(outcome, JpegParts):
-            extents.attach_rows(slot, *outcome)
+            extents.attach(slot, *outcome)
         elif outcome is None:
             failed[slot] = source.problem(row, WRONG_BYTES, "changed")
         else:

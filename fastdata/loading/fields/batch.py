@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from fastdata.loading.fields.targets import TargetReader
     from fastdata.plan.schedule import Indices, Planned
     from fastdata.remote.prefetch import Fetch
-    from fastdata.transforms.compile import Program, Recipe
     from fastdata.transforms.joint import Moved
+    from fastdata.transforms.recipe import Program, Recipe
 
 
 _NOTHING = BlobColumn(_native.Extents([]))

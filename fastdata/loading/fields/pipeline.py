@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.decode.decoders import NATIVE, PILLOW
 from fastdata.decode.engine import Engine, PendingBatch, Reading
-from fastdata.decode.fallback import Outcome, Step, Verdict, decode_alone
+from fastdata.decode.fallback import FallbackStep, Outcome, Verdict, decode_alone
 from fastdata.decode.jpeg import jpeg_info
 from fastdata.decode.pillow import describe_kind
 from fastdata.errors import (
@@ -52,7 +52,7 @@ from fastdata.transforms.geometry import ANY_SIZE, Cuts
 
 if TYPE_CHECKING:
     from fastdata.remote.prefetch import FetchField
-    from fastdata.transforms.compile import Program
+    from fastdata.transforms.recipe import Program
 
 #: If more than one of so many samples is declined, later batches are gathered before they are
 #: decoded. Other decoders then start at once: a dataset of half PNGs loads an eighth faster.
@@ -157,7 +157,7 @@ class Pipeline:
             batch.error = error
             return batch
         batch.gathered = gathered = blobs["image"]
-        self._counters.seekable += gathered.extents.count_seekable()
+        self._counters.seekable += np.count_nonzero(gathered.extents.seekable)
         if self._fetch is None:
             with _keeping_error(batch):
                 self._begin(batch)
@@ -466,7 +466,7 @@ class Pipeline:
         pillow = gathered.pillow.copy()
         for slot, code, detail, offset in probe.failures():
             index, verdict = int(indices[slot]), Verdict(code, detail, offset)
-            if verdict.step() is Step.FAIL:
+            if verdict.step() is FallbackStep.FAIL:
                 batch.failed[slot] = self._source.problem(index, verdict.detail, verdict.code)
             elif not widths[slot]:
                 pillow[slot] = True
@@ -502,7 +502,7 @@ class Pipeline:
             verdict = Verdict(code, detail, offset)
             if verdict.code in NOT_NATIVE and batch.gathered.pillow[slot]:
                 verdict = Verdict()  # the index says so: the image's own kind explains it better
-            if verdict.step() is Step.FAIL:
+            if verdict.step() is FallbackStep.FAIL:
                 index = int(batch.planned.indices[slot])
                 error = self._source.problem(index, verdict.detail, verdict.code)
                 batch.failed.setdefault(slot, error)
@@ -514,7 +514,7 @@ class Pipeline:
     ) -> None:
         """Take the rows that decode threads looked up; fail those that no decoder can crop."""
         batch.rows, extents = None, rows.extents
-        self._counters.seekable += extents.count_seekable()
+        self._counters.seekable += np.count_nonzero(extents.seekable)
         assert self._table is not None
         blobs, batch.columns = self._table.described(extents)
         batch.gathered = gathered = blobs["image"]
