@@ -99,12 +99,7 @@ class RemotePath:
         def one(at: int) -> bytes:
             end = min(at + _MOST, stop)
             return read_bytes(
-                self.location,
-                self._options,
-                at,
-                end,
-                patience=self._patience,
-                state=self.mtime_ns,
+                self.location, self._options, at, end, patience=self._patience, state=self.mtime_ns
             )
 
         if stop - start <= _MOST:
@@ -170,9 +165,7 @@ def list_paths(
 
 
 def archive_files(
-    place: str | os.PathLike[str],
-    extension: str,
-    storage_options: Mapping[str, Any] | None = None,
+    place: str | os.PathLike[str], extension: str, storage_options: Mapping[str, Any] | None = None
 ) -> list[LocalFile] | list[RemotePath]:
     """Return the files of a folder, of a pattern, or the one file that a place names.
 

@@ -165,11 +165,7 @@ def merge(
 
 
 def plan(
-    coming: Iterable[Any],
-    reach: int,
-    merge_gap: int,
-    max_request: int,
-    needed: Iterable[Any] = (),
+    coming: Iterable[Any], reach: int, merge_gap: int, max_request: int, needed: Iterable[Any] = ()
 ) -> list[RangeRequest]:
     """Return the next requests, in the order in which batches need them.
 
