@@ -63,7 +63,7 @@ class RemotePath:
 
     def open(self, mode: Literal["rb"] = "rb") -> io.RawIOBase:
         """Open it for reading."""
-        return _Reader(self)
+        return _RemoteStream(self)
 
     def read(self, offset: int, length: int) -> bytes:
         """Read bytes, fewer at the end of the file; raise ChangedError if the file has changed."""
@@ -108,7 +108,7 @@ class RemotePath:
             return b"".join(pool.map(one, range(start, stop, _MOST)))
 
 
-class _Reader(io.RawIOBase):
+class _RemoteStream(io.RawIOBase):
     def __init__(self, path: RemotePath) -> None:
         self._path = path
         self._at = 0

@@ -123,7 +123,7 @@ def _opened(table: ColumnGroups) -> tuple[LocalFile | RemotePath, pq.FileMetaDat
 
 
 @dataclass(eq=False)
-class _Group:
+class _DecodedGroup:
     """Decoded row group."""
 
     values: pa.ChunkedArray
@@ -146,9 +146,9 @@ class RowGroups(RangeCache):
         self.used = self.peak = self._reads = self._decoded = 0
         self._tables, self._reader = tables, reader
         self._clock = count()
-        self._held: dict[Piece, _Group] = {}
+        self._held: dict[Piece, _DecodedGroup] = {}
         self._damaged: dict[Piece, DatasetError] = {}
-        self._decoding: dict[Piece, asyncio.Task[_Group]] = {}
+        self._decoding: dict[Piece, asyncio.Task[_DecodedGroup]] = {}
         self._slots = asyncio.Semaphore(_DECODING)
 
     def counts(self) -> tuple[int, int]:
@@ -186,14 +186,14 @@ class RowGroups(RangeCache):
         for piece in self.pieces(file, start, stop):
             self._forget(piece)
 
-    def _value(self, group: _Group, start: int, stop: int) -> bytes:
+    def _value(self, group: _DecodedGroup, start: int, stop: int) -> bytes:
         group.used = next(self._clock)
         row, first = start >> VALUE_BITS, start & ((1 << VALUE_BITS) - 1)
         at = row - group.first
         data = group.values[at].as_py() if at < len(group.values) else None
         return (data or b"")[first : first + stop - start]
 
-    async def _group(self, piece: Piece) -> _Group:
+    async def _group(self, piece: Piece) -> _DecodedGroup:
         if piece in self._damaged:
             raise self._damaged[piece]
         group = self._held.get(piece)
@@ -206,14 +206,14 @@ class RowGroups(RangeCache):
         # Several may wait for the task; a cancelled one must not cancel it for the others.
         return await asyncio.shield(task)
 
-    def _end(self, piece: Piece, task: asyncio.Task[_Group]) -> None:
+    def _end(self, piece: Piece, task: asyncio.Task[_DecodedGroup]) -> None:
         del self._decoding[piece]
         error = None if task.cancelled() else task.exception()
         if type(error) in (CorruptionError, DatasetError):
             assert isinstance(error, DatasetError)
             self._damaged[piece] = error  # decode it once, not for each row
 
-    async def _decode(self, piece: Piece) -> _Group:
+    async def _decode(self, piece: Piece) -> _DecodedGroup:
         file, number = piece
         table = self._tables[file.url]
         async with self._slots:
@@ -225,7 +225,7 @@ class RowGroups(RangeCache):
                     break
                 self._forget(held)
             first = int(table.starts[number])
-            group = self._held[piece] = _Group(values, first, size, next(self._clock))
+            group = self._held[piece] = _DecodedGroup(values, first, size, next(self._clock))
             self.used += size
             self.peak = max(self.peak, self.used)
             self._decoded += 1
