@@ -69,9 +69,6 @@ class Fetch:
         """Return whether every range arrived or failed."""
         return self._done.is_set()
 
-    def cancel(self) -> None:
-        """Do nothing: other batches may need the same samples."""
-
     def take(self) -> dict[int, SampleOutcome]:
         """Return the outcome of each sample, by slot; call it once, when the fetch is done."""
         outcomes = {slot: _outcome(ranges) for slot, ranges in self._held.items()}

@@ -276,11 +276,6 @@ class JoinedFetch:
         """Return whether all arrived or failed."""
         return all(fetch.done() for _, fetch in self._parts)
 
-    def cancel(self) -> None:
-        """Cancel what no other batch needs."""
-        for _, fetch in self._parts:
-            fetch.cancel()
-
     def take(self) -> dict[int, Any]:
         """Return the outcome of each remote sample, by slot; call it once, when all is done."""
         return {

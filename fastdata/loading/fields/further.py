@@ -152,9 +152,9 @@ class BlobPipeline(_OneStage):
 
     def cancel(self, batch: BlobBatch) -> None:
         """Cancel a batch."""
-        for part in (batch.fetch, batch.read):
-            if part is not None:
-                part.cancel()
+        read = batch.read
+        if read is not None:
+            read.cancel()
 
 
 @dataclass

@@ -285,9 +285,8 @@ class MaskPipeline:
     def cancel(self, batch: MaskBatch) -> None:
         """Cancel a batch."""
         # Another thread may be working on it: read once, and copy, what can change.
-        for part in (batch.fetch, *tuple((batch.slow or {}).values())):
-            if part is not None:
-                part.cancel()
+        for part in tuple((batch.slow or {}).values()):
+            part.cancel()
 
     def close(self) -> None:
         """Do nothing: there is nothing to free."""

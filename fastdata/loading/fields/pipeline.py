@@ -324,9 +324,9 @@ class Pipeline:
     def cancel(self, batch: Batch) -> None:
         """Cancel a batch."""
         # Another thread may be working on it: read once, and copy, what can change.
-        for part in (batch.fetch, batch.probe):
-            if part is not None:
-                part.cancel()
+        probe = batch.probe
+        if probe is not None:
+            probe.cancel()
         for pending in tuple(batch.pending):
             pending.cancel()
         for future in tuple(batch.slow.values()):
