@@ -28,7 +28,7 @@ from fastdata.decode.memory import rows_of
 from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import common_size, decode_row, some_sizes
 from fastdata.errors import NoAttributeError, UsageError, warn
-from fastdata.loading.fields.images import Readable, Unreadable, other_style, overridden
+from fastdata.loading.fields.readable import Readable, Unreadable, other_style, overridden
 from fastdata.loading.fields.samples import (
     NativeSamples,
     chosen_fields,

@@ -18,21 +18,21 @@ import numpy as np
 import torch
 
 from fastdata.errors import SampleError
-from fastdata.loading.config import LoaderConfig
+from fastdata.loading.arguments import Arguments
 from fastdata.loading.fields.batch import Batch
 from fastdata.loading.fields.buffers import BatchMemory
 from fastdata.loading.fields.stats import Counters
 from fastdata.loading.iterator import NativeIterator
-from fastdata.loading.progress import Progress
 from fastdata.plan.batches import Plan, Rest
 from fastdata.plan.buckets import Buckets
 from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.plan.mixture import MixedRows, MixturePlan
 from fastdata.plan.order import Order, OrderLike, QuasiRandom, make_order
 from fastdata.plan.packing import Packed
+from fastdata.plan.position import PLANNED, Fingerprint, PassProgress, Position
 from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
 from fastdata.plan.schedule import BatchSchedule, Numbering, Planned, ordered
-from fastdata.plan.sharding import PLANNED, Epoch, State
+from fastdata.plan.sharding import Epoch
 
 
 class Pipeline:
@@ -114,13 +114,13 @@ class Run:
         self,
         batches: Iterator[Any],
         key: int,
-        progress: Progress,
+        progress: PassProgress,
         threads: int,
         length: int | None,
         *,
         sampler: bool = False,
     ) -> NativeIterator:
-        config = LoaderConfig(
+        config = Arguments(
             fields=("image", "index"),
             on_error=self.on_error,
             num_workers=threads,
@@ -139,23 +139,24 @@ class Run:
             length, None, lambda: None,
         )  # fmt: skip
 
-    def start(self, state: dict[str, Any] | None) -> State:
-        own = State(self.positions, self.seed, self.epoch, 0, self.order)
+    def start(self, state: dict[str, Any] | None) -> Position:
+        own = Position(Fingerprint(self.positions, str(self.order)), self.seed, self.epoch)
         if self.plan is not None:
-            own = State(self.n, self.seed, self.epoch, (), PLANNED, self.plan.digest)
+            fingerprint = Fingerprint(self.n, PLANNED, self.plan.digest)
+            own = Position(fingerprint, self.seed, self.epoch, ())
         if state is None:
             return own
-        found = State.from_dict(json.loads(json.dumps(state)))
-        found.require(own, self.seed)
-        return found
+        position = Position.from_dict(json.loads(json.dumps(state)))
+        position.require(own, self.seed)
+        return position
 
     def rank(self, state: dict[str, Any] | None, shares: Shares, threads: int = 0) -> Rank:
         if self.plan is not None:
             return self.planned(self.plan, state, shares, threads)
         start = self.start(state)
-        about = shares.batch_size, shares.rank, shares.world_size, self.drop_last, start.position
+        about = shares.batch_size, shares.rank, shares.world_size, self.drop_last, start.at
         plan = Epoch(self.positions, *about, full=self.group > 1)
-        progress = Progress(start, len(plan))
+        progress = PassProgress(start, len(plan))
         order = self.sampling or make_order(self.order, self.n, self.seed, self.epoch)
         planned = ordered(plan, order, self.n)
         batches = self.iterate(planned, self.key, progress, threads, len(plan))
@@ -166,9 +167,9 @@ class Run:
     ) -> Rank:
         """The same, of planned batches, whose sizes are the plan's."""
         start = self.start(state)
-        plan.require(start.position, self.key)
-        rest = plan.rest(self.key, shares.world_size, start.position)
-        progress = Progress(start, len(rest))
+        plan.require(start.at, self.key)
+        rest = plan.rest(self.key, shares.world_size, start.at)
+        progress = PassProgress(start, len(rest))
         batches = rest.batches(shares.rank)
         made = self.iterate(batches, self.key, progress, threads, len(rest))
         return Rank(self, rest, progress, made)
@@ -178,7 +179,7 @@ class Run:
 class Rank:
     run: Run
     plan: Epoch | Rest
-    progress: Progress
+    progress: PassProgress
     batches: NativeIterator
 
     def take(self, count: int) -> list[Delivered]:
@@ -196,8 +197,8 @@ class Rank:
             )
         return found
 
-    def state(self, progress: Progress | None = None) -> dict[str, Any]:
-        return (progress or self.progress).state().to_dict()
+    def state(self, progress: PassProgress | None = None) -> dict[str, Any]:
+        return (progress or self.progress).reached().to_dict()
 
 
 def simulate(seed: int, small: bool = False) -> tuple[str, int]:
@@ -289,7 +290,7 @@ def _broken_off(run: Run, draw: random.Random) -> list[Delivered]:
     while True:
         world, size = draw.choice([1, 2, 3, 4, 7]), draw.choice([1, 2, 5, 16, 50])
         if run.group > 1:
-            at = states[0]["position"] if states else 0
+            at = states[0]["at"] if states else 0
             size = draw.choice(
                 [s for s in range(1, run.group + 1) if not (run.group % s or at % s)]
             )

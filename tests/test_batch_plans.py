@@ -16,7 +16,7 @@ from fastdata.plan.batches import Plan
 from fastdata.plan.buckets import Buckets
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.packing import Packed
-from fastdata.plan.sharding import PLANNED, State
+from fastdata.plan.position import PLANNED, Fingerprint, Position
 
 KEY = epoch_key(3, 1)
 
@@ -74,8 +74,9 @@ def test_a_position_holds_what_is_left(plan: Plan, world_size: int, data: st.Dat
     whole = list(plan.rest(KEY, world_size).batches(0))
     count = data.draw(st.integers(0, len(whole)))
     position = plan.rest(KEY, world_size).after(count)
-    state = State(plan.samples, 3, 1, position, PLANNED, plan.digest).to_dict()
-    position = State.from_dict(json.loads(json.dumps(state))).position
+    fingerprint = Fingerprint(plan.samples, PLANNED, plan.digest)
+    state = Position(fingerprint, 3, 1, position).to_dict()
+    position = Position.from_dict(json.loads(json.dumps(state))).at
     plan.require(position, KEY)
     rest = plan.rest(KEY, world_size, position)
     assert [d.tolist() for d, _, _ in rest.batches(0)] == [d.tolist() for d, _, _ in whole[count:]]
@@ -124,27 +125,28 @@ def test_captions_fill_their_budget(world_size: int) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"plan": 1}, "another mixture or sampler"),
-        ({"position": [0, 1, 0, 0]}, "position"),
-        ({"position": [1, 3, 0, 0]}, "position"),
-        ({"position": [1, 0, 9, 0]}, "position"),
-        ({"position": [1, 0, 0]}, "position"),
-        ({"position": [1, 0, -1, 0]}, "position"),
-        ({"position": [1 << 70, 0, 0, 0]}, "position"),
-        ({"position": [1 << 40, 0, 0, 0]}, "position"),
-        ({"position": 3}, "another mixture or sampler"),
+        ({"digest": 1}, "another mixture, sampler or Subset"),
+        ({"at": [0, 1, 0, 0]}, "position"),
+        ({"at": [1, 3, 0, 0]}, "position"),
+        ({"at": [1, 0, 9, 0]}, "position"),
+        ({"at": [1, 0, 0]}, "position"),
+        ({"at": [1, 0, -1, 0]}, "position"),
+        ({"at": [1 << 70, 0, 0, 0]}, "position"),
+        ({"at": [1 << 40, 0, 0, 0]}, "position"),
+        ({"at": 3}, "another mixture, sampler or Subset"),
         ({"extra": 3}, "has extra"),
     ],
 )
 def test_damaged_states_name_what_is_wrong(change: Any, message: str) -> None:
     plan = Buckets(np.array([0, 1, 1, 0], np.uint16), [2, 2], [(1, 1), (2, 1)])
+    fingerprint = Fingerprint(4, PLANNED, plan.digest)
 
     def resume(state: Any) -> None:
-        found = State.from_dict(state)
-        found.require(State(4, 1, found.epoch, (), PLANNED, plan.digest), 1)
-        plan.require(found.position, KEY)
+        position = Position.from_dict(state)
+        position.require(Position(fingerprint, 1, position.epoch, ()), 1)
+        plan.require(position.at, KEY)
 
-    good = State(4, 1, 2, (2, 1, 0, 0), PLANNED, plan.digest).to_dict()
+    good = Position(fingerprint, 1, 2, (2, 1, 0, 0)).to_dict()
     resume(good)
     with pytest.raises(UsageError, match=message):
         resume({**good, **change})

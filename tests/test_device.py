@@ -534,9 +534,9 @@ def test_ready_begins_decoding_and_tells_when_it_is_done(device: str | None) -> 
     assert loader.stats().batches == 0
     until_ready(iterator)  # nobody has asked for a batch
     state = loader.state_dict()
-    assert state["position"] == 0
+    assert state["at"] == 0
     assert same([next(iterator)], [next(iter(DataLoader(images(), 8, seed=0, device=device)))])
-    assert loader.state_dict()["position"] == 8
+    assert loader.state_dict()["at"] == 8
     # Without threads the caller decodes: nobody is waited for.
     assert iter(DataLoader(images(), 8, device=device)).ready()
     # What does not tell is as if it were.

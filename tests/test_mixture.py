@@ -133,10 +133,10 @@ def test_each_batch_has_one_source_if_asked() -> None:
     with pytest.raises(UsageError, match=r"batch_size=12 does not divide 8, the group="):
         loader_of(mixed(group=8), 12)
     halves = loader_of(mixed(group=8), 4)
-    halves.load_state_dict({**halves.state_dict(), "position": 4})
+    halves.load_state_dict({**halves.state_dict(), "at": 4})
     assert all(len(set(batch["source"].tolist())) == 1 for batch in halves)
     late = loader_of(mixed(group=8), 8)
-    late.load_state_dict({**late.state_dict(), "position": 4})
+    late.load_state_dict({**late.state_dict(), "at": 4})
     with pytest.raises(UsageError, match="at position 4 with batch_size=8"):
         iter(late)
 
@@ -182,7 +182,7 @@ def test_weights_beside_datasets_and_lengths_of_epochs() -> None:
         if number == 40:  # more than all sources have
             break
     far = loader_of(Mixture(pairs, samples="endless"), 64)
-    far.load_state_dict({**far.state_dict(), "position": 10**12})
+    far.load_state_dict({**far.state_dict(), "at": 10**12})
     assert len(next(iter(far))["image"]) == 64
 
 

@@ -361,7 +361,7 @@ def test_what_cannot_be_done_is_an_error() -> None:
         DataLoader(images(), batch_sampler=budget, on_error="skip")
     one = loader()
     other = DataLoader(images(), batch_sampler=budget)
-    with pytest.raises(UsageError, match="of another mixture or sampler"):
+    with pytest.raises(UsageError, match="of another mixture, sampler or Subset"):
         one.load_state_dict(other.state_dict())
     with pytest.raises(UsageError, match=r"plan\(\) knows batches"):
         DataLoader(images(), batch_sampler=[[1, 2]]).plan()

@@ -26,7 +26,7 @@ from web_server import WebServer
 from fastdata import DataLoader, ImageDataset, Ragged
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError
 from fastdata.loading.fields.batch import Settings
-from fastdata.loading.fields.images import Readable
+from fastdata.loading.fields.readable import Readable
 from fastdata.loading.fields.samples import SampleDecoder
 from fastdata.loading.images import recognise
 from fastdata.remote import RemoteOptions

@@ -72,7 +72,7 @@ def test_torchs_loader_and_ours_deliver_its_rows(name: str) -> None:
 def test_a_state_is_of_one_sampler() -> None:
     state = loader_of(SAMPLERS["weighted"]()).state_dict()
     for weights, seed in ((FACTORS, 4), (FACTORS[::-1].copy(), 3)):
-        with pytest.raises(UsageError, match="another mixture or sampler"):
+        with pytest.raises(UsageError, match="another mixture, sampler or Subset"):
             loader_of(WeightedSampler(weights, 77, seed=seed)).load_state_dict(state)
     sampler = SAMPLERS["weighted"]()
     rows, passing = list(sampler), iter(sampler)
@@ -88,7 +88,7 @@ def test_a_state_is_of_one_sampler() -> None:
     again.load_state_dict(middle)
     with pytest.warns(UserWarning, match="epoch 0, position 30"):
         again.set_epoch(7)
-    with pytest.raises(UsageError, match="another mixture or sampler"):
+    with pytest.raises(UsageError, match="another mixture, sampler or Subset"):
         again.load_state_dict(WeightedSampler(FACTORS, 77, seed=4).state_dict())
 
 

@@ -21,13 +21,11 @@ from fastdata.decode.rows import describe_kinds
 from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, copy_stream, numbered, on_device, on_stream
 from fastdata.errors import UsageError
-from fastdata.loading.config import LoaderConfig
-from fastdata.loading.fields.images import Readable
 from fastdata.loading.fields.pipeline import Pipeline
 from fastdata.loading.loader import DataLoader
 from fastdata.loading.native import NativePath
+from fastdata.loading.resolved import Resolved
 from fastdata.storage.cache import Cache
-from fastdata.transforms.recipe import Recipe
 
 T = TypeVar("T", covariant=True)
 
@@ -111,23 +109,27 @@ class DALILoader(DataLoader[T]):
         super().__init__(dataset, *args, require_native=True, **options)
         self.device = device
 
-    def _native_path(self, images: Readable, recipe: Recipe, config: LoaderConfig) -> NativePath:
-        device, threads = numbered(self._dali_device), max(config.num_workers, 1)
+    def _native_path(self, resolved: Resolved) -> NativePath:
+        device, arguments = numbered(self._dali_device), resolved.arguments
+        threads = max(arguments.num_workers, 1)
         if device.type == "cuda":
             # DALI's results are on the copy stream. The consumer gets a copy in memory of its own
             # stream, so that DALI and torch's allocator need not know each other's streams.
             # DALI prefetches by itself.
             where = Destination(device, None, None, prefetch=1, copy=True)
-            self._choice = replace(self._choice, where=where)
-            config = replace(config, device=device)
+            self._resolved = replace(self._resolved, where=where)
+            arguments = replace(arguments, device=device)
         depth, regions = self.prefetch_queue_depth, self.region_decode
-        if config.prefetch_factor is None:
+        if arguments.prefetch_factor is None:
             # One batch is read and one is taken while DALI's queue stays full.
-            config = replace(config, prefetch_factor=depth + 2)
+            arguments = replace(arguments, prefetch_factor=depth + 2)
         if regions is None:
             regions = device.type == "cpu"
-        graph = Graph(recipe.programs, device.index, threads, depth, regions, self._decoding)
-        return _DALIPath(images, recipe, config, graph, device, self.batch_size or 1)
+        assert resolved.recipe is not None
+        programs = resolved.recipe.programs
+        graph = Graph(programs, device.index, threads, depth, regions, self._decoding)
+        own = replace(resolved, arguments=arguments)
+        return _DALIPath(own, graph, device, self.batch_size or 1)
 
     def explain(self) -> str:
         """Describe where DALI decodes, and what."""
@@ -161,14 +163,11 @@ class _DALIPath(NativePath):
     in_part = False
 
     def __init__(
-        self,
-        images: Readable,
-        recipe: Recipe,
-        config: LoaderConfig,
-        graph: Graph,
-        device: torch.device,
-        batch_size: int,
+        self, resolved: Resolved, graph: Graph, device: torch.device, batch_size: int
     ) -> None:
+        images, recipe = resolved.images, resolved.recipe
+        assert images is not None
+        assert recipe is not None
         if images.cache not in (None, Cache(bytes=0)):
             raise UsageError(
                 f"cache={images.cache}: DALI has no use for seek points",
@@ -200,7 +199,7 @@ class _DALIPath(NativePath):
                 f"the transform resizes with {' or '.join(several)}, and DALI has one filter",
                 "Use a fastdata.DataLoader, or give the transform one interpolation.",
             )
-        super().__init__(images, recipe, config)
+        super().__init__(resolved)
         self.graph = graph
         self._device, self._batch_size = device, batch_size
         self._runner: Runner | None = None

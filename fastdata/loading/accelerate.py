@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch.utils.data
 from torch.utils.data import IterableDataset
 
 from fastdata.errors import SlowPathWarning, UsageError, warn
-from fastdata.loading.sampler import LoadersOwn
+from fastdata.loading.batching import LoadersOwn
+from fastdata.loading.resolved import Resolved
 
 T = TypeVar("T", covariant=True)
 
@@ -19,8 +20,7 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
     """Loader that Accelerate leaves unchanged if it shards; else a warning or an error."""
 
     require_native = False
-    _ranks: tuple[int, int] | None = None
-    _native: Any = None
+    _resolved: Resolved
     _warned_taken_apart = False
 
     def __dir__(self) -> list[str]:
@@ -30,14 +30,15 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
     @property
     def _shares_samples(self) -> bool:
         """Whether this loader takes a rank's share of a dataset that is not a stream."""
-        return self._ranks is not None and not isinstance(self.dataset, IterableDataset)
+        batching = self._resolved.batching
+        return batching is not None and batching.shares_samples
 
     @property
     def _is_accelerate_prepared(self) -> bool:
         """Whether Accelerate's ``prepare``, which asks for this, leaves this loader alone.
 
-        Of one that does not shard, and of one over a stream, whose end it knows by reading ahead,
-        it takes the attributes for one of torch's.
+        Accelerate rebuilds others as torch's loaders from their attributes: those that do not
+        shard, and those of a stream, whose end it knows by reading ahead.
         """
         if not self._shares_samples:
             self._warn_taken_apart()
@@ -52,9 +53,9 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
         lost = [name for name, value in defaults.items() if getattr(self, name) != value]
         if lost:
             what = f"Accelerate rebuilds this loader as one of torch's, without {', '.join(lost)}"
-            may_share = self._ranks is None and not isinstance(self.dataset, IterableDataset)
+            may_share = not isinstance(self.dataset, IterableDataset)
             raise UsageError(what, _HINT if may_share else "Leave them out.")
-        if self._native is None or self._warned_taken_apart:
+        if not self._resolved.native or self._warned_taken_apart:
             return
         self._warned_taken_apart = True
         slow = "Accelerate rebuilds this loader as one of torch's, which decodes in Python"

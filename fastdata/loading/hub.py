@@ -17,7 +17,7 @@ from fastdata.decode.folders import own_method
 from fastdata.decode.hub import HUB_METHODS
 from fastdata.decode.rows import some_sizes
 from fastdata.errors import UsageError
-from fastdata.loading.fields.images import Readable, Unreadable, overridden
+from fastdata.loading.fields.readable import Readable, Unreadable, overridden
 from fastdata.loading.noticing import IN_PLACE
 from fastdata.loading.seeding import seeded
 from fastdata.storage.fields import LABEL

@@ -5,7 +5,7 @@ Subsets and concatenations of them, at any depth, are numbers over the same sour
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from fastdata.decode.folders import (
     streaming_hint,
 )
 from fastdata.errors import UsageError
-from fastdata.loading.fields.images import Readable, Unreadable, overridden
+from fastdata.loading.fields.readable import Readable, Unreadable, overridden
 from fastdata.loading.fields.samples import BESIDES, SOURCE, NativeSamples
 from fastdata.loading.fields.targets import reader_of
 from fastdata.loading.hub import recognise_hub
@@ -36,16 +36,31 @@ from fastdata.storage.joined import JoinedSource
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count, human_size
 from fastdata.transforms.compile import compile_recipe
+from fastdata.transforms.identity import fresh_look
 from fastdata.transforms.outcomes import Refusal
 from fastdata.transforms.recipe import Recipe
+from fastdata.transforms.schedule import of_size
 
 
 def recognise(dataset: Any) -> Readable | Unreadable:
     """Return how fastdata reads a dataset, or why it cannot."""
-    found = _recognise(dataset)
-    if isinstance(found, Unreadable):
-        return found._replace(avoidable=holds_images(dataset))
-    return found
+    described = _recognise(dataset)
+    if isinstance(described, Unreadable):
+        return described._replace(avoidable=holds_images(dataset))
+    return described
+
+
+def recognise_any(dataset: Any, size: tuple[int, int] | None) -> Readable | Unreadable:
+    """Return how fastdata reads a dataset in batches of a size, or of none."""
+    with fresh_look(), of_size(size):
+        return recognise(dataset)
+
+
+def transforms_of(dataset: Any) -> Iterator[Any]:
+    """Yield the transforms of the datasets inside a dataset."""
+    for one in leaves(dataset):
+        further = getattr(one, "further_transforms", {}).values()
+        yield from (getattr(one, "transform", None), getattr(one, "transforms", None), *further)
 
 
 def _recognise(dataset: Any) -> Readable | Unreadable:
@@ -56,10 +71,14 @@ def _recognise(dataset: Any) -> Readable | Unreadable:
         if isinstance(whole, Unreadable):
             return whole
         indices = _numbers(dataset.indices, len(dataset.dataset))  # type: ignore[arg-type]
+        positions = whole.positions
+        if isinstance(whole.subset, MixedRows) or positions is not None:
+            positions = indices if positions is None else positions[indices]
         return replace(
             whole,
             what=f"{human_count(len(indices), 'sample')} of {whole.what}",
             subset=indices if whole.subset is None else whole.subset[indices],
+            positions=positions,
         )
     if isinstance(dataset, Mixture):
         return _recognise_mixture(dataset)
@@ -74,8 +93,10 @@ def _recognise(dataset: Any) -> Readable | Unreadable:
         if reason := other_labels(dataset):
             hint = "Keep whole numbers in samples, and make others of them in target_transform."
             return Unreadable(reason, hint)
-        found = ImageDataset(dataset).described()
-        return found if isinstance(found, Unreadable) else replace(found, dataset=dataset)
+        described = ImageDataset(dataset).described()
+        return (
+            described if isinstance(described, Unreadable) else replace(described, dataset=dataset)
+        )
     if is_hub(dataset):
         return recognise_hub(dataset, ImageDataset)
     wrapped = recognise_annotated(dataset)
@@ -294,14 +315,14 @@ def _numbers(indices: Any, n: int) -> Indices:
     Raise IndexError for one out of range: counted from the end twice, it would be another sample.
     Raise TypeError for one that would be rounded.
     """
-    found = np.asarray(indices)
-    if found.size and found.dtype.kind not in "iub":
-        raise TypeError(f"a Subset's indices are whole numbers, and these are {found.dtype}")
-    found = found.astype(np.int64)
-    wrong = found[(found < -n) | (found >= n)]
+    numbers = np.asarray(indices)
+    if numbers.size and numbers.dtype.kind not in "iub":
+        raise TypeError(f"a Subset's indices are whole numbers, and these are {numbers.dtype}")
+    numbers = numbers.astype(np.int64)
+    wrong = numbers[(numbers < -n) | (numbers >= n)]
     if len(wrong):
         raise IndexError(f"a Subset has sample {wrong[0]} of a dataset of {n}")
-    return np.where(found < 0, found + n, found)
+    return np.where(numbers < 0, numbers + n, numbers)
 
 
 def holds_images(dataset: Any, depth: int = 4) -> bool:

@@ -27,16 +27,16 @@ from fastdata.loading.fields.batch import Batch
 from fastdata.loading.fields.further import Pipelines
 from fastdata.loading.fields.samples import SOURCE
 from fastdata.loading.fields.stats import Counters
-from fastdata.loading.progress import Progress
 from fastdata.loading.seeding import seeded
 from fastdata.plan.draws import child
+from fastdata.plan.position import PassProgress
 from fastdata.plan.schedule import BatchSchedule
 from fastdata.storage.source import Source
 from fastdata.text import human_count
 
 if TYPE_CHECKING:
-    from fastdata.loading.config import LoaderConfig
-    from fastdata.loading.fields.images import Readable
+    from fastdata.loading.arguments import Arguments
+    from fastdata.loading.fields.readable import Readable
 
 
 class NativeIterator(Iterator[Any]):
@@ -54,10 +54,10 @@ class NativeIterator(Iterator[Any]):
         schedule: BatchSchedule,
         key: int,
         source: Source,
-        config: LoaderConfig,
+        config: Arguments,
         images: Readable,
         counters: Counters,
-        progress: Progress,
+        progress: PassProgress,
         length: int | None,
         to_device: Callable[[torch.Tensor], torch.Tensor] | None,
         close: Callable[[], None],

@@ -28,16 +28,15 @@ from fastdata.loading.fields.pipeline import Pipeline, plan_fetches
 from fastdata.loading.fields.stats import Counters
 from fastdata.loading.fields.targets import reader_of
 from fastdata.loading.iterator import NativeIterator
-from fastdata.loading.progress import Progress
 from fastdata.plan.order import Order
+from fastdata.plan.position import PassProgress
 from fastdata.plan.schedule import BatchSchedule, Drawn, Numbering
 from fastdata.storage.source import PassRequest, Source
 from fastdata.transforms.outcomes import without_fixed_size
 from fastdata.transforms.recipe import Recipe
 
 if TYPE_CHECKING:
-    from fastdata.loading.config import LoaderConfig
-    from fastdata.loading.fields.images import Readable
+    from fastdata.loading.resolved import Resolved
     from fastdata.remote.prefetch import FetchField, RemotePass
 
 
@@ -52,7 +51,10 @@ class NativePath:
     #: Whether the core decodes all JPEGs, so that no more of them is fetched than it needs.
     in_part = True
 
-    def __init__(self, images: Readable, recipe: Recipe, config: LoaderConfig) -> None:
+    def __init__(self, resolved: Resolved) -> None:
+        images, recipe, config = resolved.images, resolved.recipe, resolved.arguments
+        assert images is not None
+        assert recipe is not None
         self._images = images
         part_of = images.part_of if recipe.parts else None
         self._settings = Settings(recipe, images.limits, reader=reader_of(images), part_of=part_of)
@@ -103,7 +105,7 @@ class NativePath:
         self,
         batches: Iterator[Drawn],
         key: int,
-        progress: Progress,
+        progress: PassProgress,
         length: int | None,
         *,
         sampler: bool,

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from threading import Lock
 from typing import Any, NoReturn
 
-from fastdata.device.delivery import cannot_pickle
+from fastdata.device.delivery import Tracker, cannot_pickle
+from fastdata.loading.seeding import seeded
+from fastdata.plan.position import PassProgress
 
 
 class Pass(Iterator[Any]):
@@ -49,7 +53,8 @@ class Pass(Iterator[Any]):
             self._measure()
 
     def _measure(self) -> None:
-        self._left, self.remainder = len(self), self._loader._remainder(self._start)
+        start, self._left = self._start, len(self)
+        self.remainder = -1 if start is None else self._loader._batching.remainder(start)
 
     def _begin(self) -> None:
         with self._beginning:
@@ -125,3 +130,23 @@ class NoBatches(Iterator[Any]):
 
     def __next__(self) -> NoReturn:
         raise StopIteration
+
+
+class ProgressTracker(Tracker):
+    """Tracker of a consumer that takes batches some time after they are delivered."""
+
+    def __init__(self, delivered: PassProgress, consumed: PassProgress) -> None:
+        self._delivered, self._consumed = delivered, consumed
+
+    def mark(self) -> PassProgress:
+        """Return a copy of the delivered progress."""
+        return replace(self._delivered)
+
+    def reach(self, mark: PassProgress) -> None:
+        """Record that the consumer has the batch of that mark."""
+        # The consumer's start has the epoch that was named when its pass began.
+        vars(self._consumed).update(vars(mark) | {"start": self._consumed.start})
+
+    def drawing(self) -> AbstractContextManager[None]:
+        """Return the context in which draws depend on the consumer's batch alone."""
+        return seeded(self._consumed.batch_key)

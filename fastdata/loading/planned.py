@@ -11,21 +11,18 @@ from torch.utils.data import Sampler
 
 from fastdata.decode.rows import Sizes, sizes_of
 from fastdata.errors import UsageError
-from fastdata.loading.fields.images import Readable, Unreadable
-from fastdata.loading.sampler import find_ranks
-from fastdata.loading.samplers import ResumableSampler
+from fastdata.loading.fields.readable import Readable, Unreadable
+from fastdata.loading.images import recognise_any
+from fastdata.loading.samplers import ResumableSampler, find_ranks
 from fastdata.plan.batches import Plan, SizedBatch
 from fastdata.plan.buckets import Buckets, nearest
-from fastdata.plan.draws import epoch_key
 from fastdata.plan.packing import Packed
-from fastdata.plan.sharding import PLANNED, State
+from fastdata.plan.position import PLANNED, Fingerprint, Position
 from fastdata.plan.table import PlanTable
 from fastdata.storage.arrow import list_lengths
 from fastdata.storage.columns import is_ragged, values_of
 from fastdata.storage.source import Source
 from fastdata.text import human_count
-from fastdata.transforms.identity import fresh_look
-from fastdata.transforms.schedule import BySize, of_size
 
 #: Rows whose columns are read at once.
 _AT_ONCE = 1 << 16
@@ -49,15 +46,14 @@ class PlannedBatches(ResumableSampler, Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield this rank's batches: lists of row numbers; see `state_dict`."""
-        start = self._begin()
-        if start is None:
+        progress = self._begin()
+        if progress is None:
             return
-        rank, world_size = self.ranks or (0, 1)
-        plan, sizes = self.plan, self.plan.sizes
-        rest = plan.rest(self.key(start.epoch), world_size, start.position)
-        self._left = len(rest)
-        for draws, position, size in rest.batches(rank):
-            self._position, self._left = position, self._left - 1
+        plan, sizes, start = self.plan, self.plan.sizes, progress.start
+        rest = plan.rest(start.key, start.world_size, start.at)
+        progress.left = len(rest)
+        for draws, position, size in rest.batches(start.rank):
+            progress.position, progress.left = position, progress.left - 1
             rows = (draws % plan.samples).tolist()
             yield SizedBatch(rows, sizes[size]) if sizes else rows
 
@@ -72,59 +68,24 @@ class PlannedBatches(ResumableSampler, Sampler[list[int]]):
 
     def length(self, epoch: int) -> int:
         """Return the number of batches of this rank in an epoch."""
-        return len(self.plan.rest(self.key(epoch), (self.ranks or (0, 1))[1]))
+        own = self.beginning(epoch)
+        return len(self.plan.rest(own.key, own.world_size))
 
     def table(self, epoch: int) -> PlanTable:
         """Return the table of an epoch's batches, on all ranks."""
-        return self.plan.rest(self.key(epoch), (self.ranks or (0, 1))[1]).table()
+        own = self.beginning(epoch)
+        return self.plan.rest(own.key, own.world_size).table()
 
-    def key(self, epoch: int) -> int:
-        """Return the key of an epoch."""
-        return epoch_key(self.seed, epoch)
-
-    def require(self, found: State) -> None:
+    def require(self, position: Position) -> None:
         """See `ResumableSampler.require`."""
-        super().require(found)
-        self.plan.require(found.position, self.key(found.epoch))
+        super().require(position)
+        self.plan.require(position.at, position.key)
 
-    def state(self, epoch: int) -> State:
-        """See `ResumableSampler.state`."""
-        return State(self.plan.samples, self.seed, epoch, (), PLANNED, self.plan.digest)
-
-    def join(
-        self, seed: int | None, ranks: tuple[int, int] | None, dataset: Any, on_error: str
-    ) -> None:
-        """Take over a loader's seed and ranks; raise UsageError for another dataset."""
-        from fastdata.loading.mixture import mixtures_in  # late, as in `recognise_any`
-
-        if on_error == "skip" and isinstance(self.plan, Packed):
-            raise UsageError(
-                'on_error="skip" fills slots with other samples, which may exceed the budget',
-                'Take on_error="drop", or over several ranks "zero".',
-            )
-        if next(mixtures_in(dataset), None) is not None:
-            raise UsageError(
-                f"a {type(self).__name__} is of some rows; a Mixture has others in each epoch",
-                "Leave batch_sampler= out; group= of the Mixture makes batches of one source.",
-            )
-        self.seed = self.seed if seed is None else seed
-        self.ranks = self.ranks if ranks is None else ranks
-        if len(dataset) != self.plan.samples:
-            raise UsageError(
-                f"the {type(self).__name__} is of {human_count(self.plan.samples, 'sample')}, and "
-                f"the loader's dataset has {len(dataset)}",
-                "Make it with the dataset that is given to the loader.",
-            )
-        if self.plan.sizes and not isinstance(
-            recognise_any(dataset, self.plan.sizes[0]), Unreadable
-        ):
-            transforms = list(transforms_of(dataset))
-            if not any(isinstance(one, BySize) for one in transforms):
-                raise UsageError(
-                    f"the {type(self).__name__} gives each batch a size, and no transform takes it",
-                    "Give the dataset transform=fastdata.transforms.BySize(…); or ratios= in the "
-                    "place of sizes=, for batches of one aspect ratio and images of any size.",
-                )
+    def beginning(self, epoch: int) -> Position:
+        """See `ResumableSampler.beginning`."""
+        fingerprint = Fingerprint(self.plan.samples, PLANNED, self.plan.digest)
+        rank, world_size = self.ranks or (0, 1)
+        return Position(fingerprint, self.seed, epoch, (), rank=rank, world_size=world_size)
 
     def __repr__(self) -> str:
         classes = ", ".join(self.plan.classes[:_NAMED]) + ", …" * (len(self.plan.classes) > _NAMED)
@@ -259,7 +220,7 @@ class TokenBudgetBatches(PlannedBatches):
     def __init__(
         self,
         dataset: Any,
-        length: str | npt.ArrayLike | Callable[[Columns], Any],
+        length: str | npt.ArrayLike | Callable[[PlannedColumns], Any],
         budget: int,
         window: int = 16384,
         *,
@@ -341,24 +302,6 @@ def _of_ratio(
     return found
 
 
-def transforms_of(dataset: Any) -> Iterator[Any]:
-    """Yield the transforms of the datasets inside a dataset."""
-    from fastdata.loading.mixture import leaves  # as below
-
-    for one in leaves(dataset):
-        further = getattr(one, "further_transforms", {}).values()
-        yield from (getattr(one, "transform", None), getattr(one, "transforms", None), *further)
-
-
-def recognise_any(dataset: Any, size: tuple[int, int] | None) -> Readable | Unreadable:
-    """Return how fastdata reads a dataset in batches of a size, or of none."""
-    # Imported late: all that reads images stands behind it, and what is saved of a plan needs none.
-    from fastdata.loading.images import recognise
-
-    with fresh_look(), of_size(size):
-        return recognise(dataset)
-
-
 def _image_sizes(
     dataset: Any, sizes: Sequence[tuple[int, int]], given: npt.ArrayLike | None
 ) -> Iterator[tuple[int, Sizes]]:
@@ -385,7 +328,7 @@ def _image_sizes(
 
 def _pieces(
     dataset: Any, hint: str, size: tuple[int, int] | None = None
-) -> Iterator[tuple[int, Columns]]:
+) -> Iterator[tuple[int, PlannedColumns]]:
     """Yield (first row, columns) of pieces of a dataset."""
     images = recognise_any(dataset, size)
     if isinstance(images, Unreadable):
@@ -394,10 +337,10 @@ def _pieces(
     number = images.numbering(source)
     for first in range(0, number.n, _AT_ONCE):
         rows = np.arange(first, min(first + _AT_ONCE, number.n))
-        yield first, Columns(images, source, number(rows))
+        yield first, PlannedColumns(images, source, number(rows))
 
 
-class Columns(Mapping[str, Any]):
+class PlannedColumns(Mapping[str, Any]):
     """Columns of some rows, read when they are asked for.
 
     Those of images are ``width`` and ``height``, int32, in pixels.
@@ -458,7 +401,7 @@ def _lengths(dataset: Any, length: Any) -> Iterator[tuple[int, npt.NDArray[np.in
     n = len(dataset)
     pieces: Iterable[tuple[int, Any]]
     if isinstance(length, str) or callable(length):
-        read = Columns.lengths if isinstance(length, str) else None
+        read = PlannedColumns.lengths if isinstance(length, str) else None
         pieces = (
             (first, read(columns, length) if read else length(columns))
             for first, columns in _pieces(dataset, "Or give length= as an array.")

@@ -8,20 +8,13 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar
 
 import torch
-from torch.utils.data import IterableDataset, SequentialSampler
 
 from fastdata.errors import UsageError, warn
 from fastdata.loading.accelerate import LeftAlone
-from fastdata.loading.config import Choice
-from fastdata.loading.mixture import group_of, mixtures_in
-from fastdata.loading.planned import PlannedBatches
-from fastdata.loading.progress import Progress
-from fastdata.loading.sampler import ShardedSampler
-from fastdata.loading.samplers import PlannedSampler
-from fastdata.plan.draws import child
-from fastdata.plan.order import OrderLike
-from fastdata.plan.sharding import PLANNED, Epoch, State, epoch_number
-from fastdata.plan.table import PlanTable, table_of
+from fastdata.loading.batching import Batching, ShardedSampler
+from fastdata.plan.position import PassProgress, Position
+from fastdata.plan.sharding import epoch_number
+from fastdata.plan.table import PlanTable
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing only since Python 3.11
@@ -37,20 +30,16 @@ class Resumable(LeftAlone[T], Generic[T]):
     """
 
     seed: int | None
-    _choice: Choice
-    _own_order: bool
-    _row_sampler: PlannedSampler | None = None
-    _planned: PlannedBatches | None = None
     #: The epoch of the pass to come; and where it begins, once that is settled.
     _epoch = 0
-    _resume: State | None = None
+    _resume: Position | None = None
     #: The epoch that was set last, from which passes count on; -1 for none.
     _named = -1
     #: Whether a state was loaded, or batches skipped, for the pass to come; and whether that state
     #: ends the epoch that was set since.
     _loaded = _at_end = False
     #: Progress of the pass that delivered the last batch; None once another one is to begin.
-    _progress: Progress | None = None
+    _progress: PassProgress | None = None
     #: The samplers' epochs when this loader last looked.
     _seen: Sequence[tuple[Any, int]] = ()
 
@@ -74,10 +63,10 @@ class Resumable(LeftAlone[T], Generic[T]):
     @property
     def _followed(self) -> list[Any]:
         """Samplers that have an epoch."""
-        given: tuple[Any, ...] = self.batch_sampler, self.sampler, self._row_sampler
-        inside = (getattr(one, "sampler", None) for one in given)
-        found = {id(one): one for one in (*given, *inside)}
-        return [one for one in found.values() if callable(getattr(one, "set_epoch", None))]
+        own = self.batch_sampler, self.sampler, self._batching.row_sampler
+        inside = (getattr(one, "sampler", None) for one in own)
+        samplers = {id(one): one for one in (*own, *inside)}
+        return [one for one in samplers.values() if callable(getattr(one, "set_epoch", None))]
 
     def _follow_samplers(self) -> None:
         """Begin the epoch that a framework has set on a sampler."""
@@ -99,7 +88,7 @@ class Resumable(LeftAlone[T], Generic[T]):
             if epoch == name:
                 self._at_end = loaded and resume.ended
                 return
-            if loaded and (resume.position or epoch < name):
+            if loaded and (resume.at or epoch < name):
                 resume.warn_dropped(epoch)
             elif epoch == resume.epoch:
                 return
@@ -125,27 +114,27 @@ class Resumable(LeftAlone[T], Generic[T]):
             return {}
         self._follow_samplers()
         if (current := self._current) is not None:
-            return current.state().to_dict()
+            return current.reached().to_dict()
         # Draw the seed now, so that this loader and one that resumes have the same order.
         return replace(self._settled(), named=self._named).to_dict()
 
     @property
-    def _current(self) -> Progress | None:
+    def _current(self) -> PassProgress | None:
         """Progress of the pass under way; None between two passes."""
         progress = self._progress
         return None if self._loaded or progress is None or not progress.left else progress
 
-    def _settled(self) -> State:
+    def _settled(self) -> Position:
         """Return where the next pass begins, which is settled from now on."""
         if self._resume is None:
-            self._resume = self._state(self._epoch, self._epoch_seed())
+            self._resume = self._beginning(self._epoch, self._epoch_seed())
         return self._resume
 
-    def _is_next(self, start: State | None) -> bool:
+    def _is_next(self, start: Position | None) -> bool:
         """Return whether the next pass begins there; None is the end of an epoch."""
         return start is None if self._at_end else start is not None and start is self._resume
 
-    def _begin_pass(self, start: State | None, progress: Progress | None) -> None:
+    def _begin_pass(self, start: Position | None, progress: PassProgress | None) -> None:
         """Record that the first batch of a pass is taken."""
         self._loaded = self._at_end = False
         if start is None:
@@ -155,16 +144,10 @@ class Resumable(LeftAlone[T], Generic[T]):
             progress.start = replace(start, named=self._named)
         self._resume, self._epoch, self._progress = None, start.epoch + 1, progress
 
-    def _state(self, epoch: int, seed: int) -> State:
-        """Return the state at an epoch's beginning."""
-        if self._planned is not None:
-            return self._planned.state(epoch)
-        if not self._own_order or isinstance(self.dataset, IterableDataset):
-            return State(0, seed, epoch, 0, PLANNED)
-        # A drawn seed serves one epoch, so torch's seed alone says which order comes.
-        drawn = self.seed is None and self._ranks is None and self._row_sampler is None
-        about = self._fingerprint(epoch), 0 if drawn else epoch
-        return State(self._samples, seed, epoch, 0, self._order, *about)
+    def _beginning(self, epoch: int, seed: int) -> Position:
+        """Return an epoch's beginning."""
+        images = self._resolved.images
+        return self._batching.beginning(epoch, seed, 0 if images is None else images.digest)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state with the next pass, which begins with its first batch.
@@ -184,14 +167,12 @@ class Resumable(LeftAlone[T], Generic[T]):
                 "Leave load_state_dict out, which restarts the epoch; save states of a loader with "
                 'shard="auto".',
             )
-        found = State.from_dict(state)
-        if self._planned is not None:
-            self._planned.require(found)
-        else:
-            found.require(self._state(found.epoch, found.seed), self.seed)
+        position = Position.from_dict(state)
+        own = self._beginning(position.epoch, position.seed)
+        position = self._batching.require(position, own, self.seed)
         self._follow_samplers()
-        self._epoch, self._resume, self._progress = found.epoch, found, None
-        self._named, self._loaded, self._at_end = found.named, True, False
+        self._epoch, self._resume, self._progress = position.epoch, position, None
+        self._named, self._loaded, self._at_end = position.named, True, False
 
     def skip_first_batches(self, count: int) -> Self:
         """Begin the next ``iter`` so many batches later; none of them is read or decoded.
@@ -210,15 +191,8 @@ class Resumable(LeftAlone[T], Generic[T]):
         if why is not None:
             raise why
         self._follow_samplers()
-        resume, (_, world_size) = self._settled(), self._ranks or (0, 1)
-        if self._planned is not None:
-            key = self._planned.key(resume.epoch)
-            rest = self._planned.plan.rest(key, world_size, resume.position)
-            position: Any = rest.after(index(count)) or resume.position
-        else:
-            skipped = index(count) * world_size * (self.batch_size or 1)
-            position = min(resume.position + skipped, self._samples)
-        self._resume = replace(resume, position=position, named=resume.epoch)
+        skipped = self._batching.skip(self._settled(), index(count))
+        self._resume = replace(skipped, named=skipped.epoch)
         self._named, self._loaded = -1, True
         return self
 
@@ -231,84 +205,30 @@ class Resumable(LeftAlone[T], Generic[T]):
         Raises:
             UsageError: The batches are a sampler's.
         """
-        epoch = self._epoch if epoch is None else epoch
-        if self._planned is not None:
-            return self._planned.table(epoch)
-        if not self._own_order or self.batch_size is None:
-            hint = "Give batch_size= and order=, or a batch sampler such as AspectRatioBatches."
-            raise UsageError("plan() knows batches that fastdata makes alone", hint)
-        plan = self._plan(0)
-        if len(plan) >> 32:
-            raise UsageError("an endless epoch has no table", "Give a number as samples=.")
-        return table_of(plan)
+        return self._batching.table(self._epoch if epoch is None else epoch)
 
     @property
     def can_resume(self) -> bool:
         """Whether this loader has states."""
         return self._why_no_state() is None
 
-    @property
-    def _order(self) -> OrderLike:
-        """The order of an epoch."""
-        if isinstance(self.sampler, ShardedSampler):
-            return self.sampler.order
-        return "sequential" if isinstance(self.sampler, SequentialSampler) else "random"
-
-    @property
-    def _samples(self) -> int:
-        """Number of positions in an epoch: the dataset's samples, or a sampler's."""
-        if self._row_sampler is not None:
-            return len(self._row_sampler)
-        counted: Any = self.dataset if self._native is None else self._native
-        return len(counted)
-
-    def _fingerprint(self, epoch: int) -> int:
-        """Return a number that tells the mixture or sampler of an epoch; 0 without one."""
-        found = 0
-        for mixture in mixtures_in(self.dataset):
-            found = child(found, mixture.plan.fingerprint(epoch))
-        if self._row_sampler is not None:
-            found = child(found, self._row_sampler.fingerprint)
-        return found >> 1  # as a signed integer of 64 bits
-
-    def _plan(self, start: int) -> Epoch:
-        """Return this rank's share of an epoch from a position on."""
-        size, group = self.batch_size or 1, 1
-        if self._own_order:
-            group = group_of(self.dataset, self._row_sampler, size)
-        if group > 1 and start % size:
-            raise UsageError(
-                f"resuming at position {start} with batch_size={size}: batches would mix what "
-                "belongs apart",
-                f"Resume with a batch_size that divides {start} and {group}.",
-            )
-        about = *(self._ranks or (0, 1)), self.drop_last, start, group > 1
-        return Epoch(self._samples, size, *about)
-
     def _why_no_state(self) -> UsageError | None:
-        if self._native is None:
-            return self._choice.refusal("a state")
-        if not self._own_order and self._planned is None:
-            sampler = getattr(self.batch_sampler, "sampler", self.batch_sampler)
-            return UsageError(
-                "a state needs an order of fastdata's, and this loader was given a "
-                f"{type(sampler).__name__}",
-                'Give shuffle=True (or order=) and shard="auto" in the place of a '
-                "DistributedSampler, or of one that a framework adds; or a sampler of fastdata's.",
-            )
-        return None
-
-    def _remainder(self, start: State | None) -> int:
-        """Return how many samples the last batches of all ranks have; see `Pass`."""
-        if not self._own_order or start is None:
-            return -1
-        plan = self._plan(start.position)
-        return 0 if plan.drop_last else (plan.samples - plan.start) % plan.step
+        if not self._resolved.native:
+            return self._resolved.refusal("a state")
+        if self._batching.resumes:
+            return None
+        sampler = getattr(self.batch_sampler, "sampler", self.batch_sampler)
+        return UsageError(
+            "a state needs an order of fastdata's, and this loader was given a "
+            f"{type(sampler).__name__}",
+            'Give shuffle=True (or order=) and shard="auto" in the place of a '
+            "DistributedSampler, or of one that a framework adds; or a sampler of fastdata's.",
+        )
 
     def _epoch_seed(self) -> int:
         """Return the next epoch's seed: given, or drawn as torch draws its own."""
-        own = self._native is not None or isinstance(self.sampler, ShardedSampler)
-        if self._planned is not None or not own:
+        own = self._resolved.native or isinstance(self.sampler, ShardedSampler)
+        if not own or not self._batching.draws_seed:
             return self.seed or 0
         # torch's default device may be a GPU.
         empty = torch.empty((), dtype=torch.int64, device="cpu")
@@ -316,4 +236,11 @@ class Resumable(LeftAlone[T], Generic[T]):
         if self.seed is not None:
             return self.seed
         # Ranks must agree, and their generators need not.
-        return drawn if self._ranks is None else 0
+        return drawn if self._batching.ranks is None else 0
+
+    @property
+    def _batching(self) -> Batching:
+        """The rows of batches."""
+        batching = self._resolved.batching
+        assert batching is not None
+        return batching

@@ -8,22 +8,26 @@ together. Torch's own loader takes them, too: there each rank has all positions,
 from __future__ import annotations
 
 import operator
+import os
 import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import distributed as dist
 from torch.utils.data import Sampler
 
 from fastdata.errors import UsageError
 from fastdata.plan.draws import child, epoch_key
 from fastdata.plan.order import Order
+from fastdata.plan.position import PLANNED, Fingerprint, PassProgress, Position
 from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
-from fastdata.plan.sharding import PLANNED, State, epoch_number
+from fastdata.plan.sharding import epoch_number
 from fastdata.text import human_count
 
 #: Positions that are computed at once.
@@ -58,26 +62,24 @@ class ResumableSampler(EpochSampler):
     """
 
     #: Where the next ``iter`` begins, if a state was loaded.
-    _start: State | None = None
-    #: Where the latest ``iter`` began, its position, and how many rows or batches it has left.
-    _begun: State | None = None
-    _position: Any = 0
-    _left = 0
+    _start: Position | None = None
+    #: Progress of the latest ``iter``, in rows or batches.
+    _progress: PassProgress | None = None
 
     @abstractmethod
-    def state(self, epoch: int) -> State:
-        """Return the state at an epoch's beginning."""
+    def beginning(self, epoch: int) -> Position:
+        """Return the position at an epoch's beginning."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next ``iter``; that of a loaded state resumes at its position."""
+        """Set the epoch of the next ``iter``; a loaded state resumes at its position."""
         super().set_epoch(epoch)
-        start, begun = self._start, self._begun
+        start, progress = self._start, self._progress
         if start is not None and self.epoch not in (start.epoch, start.name):
             self._start = None
-            if start.position or self.epoch < start.name:
+            if start.at or self.epoch < start.name:
                 start.warn_dropped(self.epoch)
-        if begun is not None and self.epoch != begun.epoch:
-            self._begun = None
+        if progress is not None and self.epoch != progress.start.epoch:
+            self._progress = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after what was yielded last, as a few integers.
@@ -85,14 +87,14 @@ class ResumableSampler(EpochSampler):
         At an epoch's end it is the beginning of the next one. All ranks have the same state, which
         holds on another number of ranks.
         """
-        begun = self._begun
+        progress = self._progress
         if self._start is not None:
             return self._start.to_dict()
-        if begun is None:
-            return replace(self.state(self.epoch), named=self.epoch).to_dict()
-        if not self._left:
-            return self.state(begun.epoch + 1).to_dict()
-        return replace(begun, position=self._position).to_dict()
+        if progress is None:
+            return replace(self.beginning(self.epoch), named=self.epoch).to_dict()
+        if not progress.left:
+            return self.beginning(progress.start.epoch + 1).to_dict()
+        return progress.reached().to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state with the next ``iter``.
@@ -100,26 +102,26 @@ class ResumableSampler(EpochSampler):
         Raises:
             UsageError: It is damaged, or that of another sampler or seed.
         """
-        found = State.from_dict(state)
-        self.require(found)
-        self._start, self._begun, self.epoch = found, None, found.epoch
+        start = Position.from_dict(state)
+        self.require(start)
+        self._start, self._progress, self.epoch = start, None, start.epoch
 
-    def require(self, found: State) -> None:
-        """Raise UsageError if a state is not of this sampler."""
-        own = self.state(found.epoch)
-        found.require(own, own.seed)
+    def require(self, position: Position) -> None:
+        """Raise UsageError if a position is not of this sampler."""
+        own = self.beginning(position.epoch)
+        position.require(own, own.seed)
 
-    def _begin(self) -> State | None:
-        """Return where this ``iter`` begins; None at the end of an epoch."""
+    def _begin(self) -> PassProgress | None:
+        """Return the progress of a new ``iter``; None at the end of an epoch."""
         start = self._start
         if start is not None and self.epoch != start.epoch:
             self.epoch = start.epoch
             if start.ended:
                 start.warn_ended()
                 return None
-        begun = self.state(self.epoch) if start is None else start
-        self._start, self._begun, self._position = None, begun, begun.position
-        return begun
+        begun = self.beginning(self.epoch) if start is None else start
+        self._start, self._progress = None, PassProgress(begun, 0)
+        return self._progress
 
 
 class PlannedSampler(ResumableSampler, Sampler[int]):
@@ -152,23 +154,23 @@ class PlannedSampler(ResumableSampler, Sampler[int]):
     def order(self, epoch: int) -> Order:
         """Return the rows of an epoch, by position."""
 
-    def state(self, epoch: int) -> State:
-        """See `ResumableSampler.state`."""
-        return State(len(self), self._seed, epoch, 0, PLANNED, self.fingerprint)
+    def beginning(self, epoch: int) -> Position:
+        """See `ResumableSampler.beginning`."""
+        return Position(Fingerprint(len(self), PLANNED, self.fingerprint), self._seed, epoch)
 
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[int]:
         """Yield the rows of the epoch, from a loaded position on; the next ``iter`` is whole."""
-        start = self._begin()
-        if start is None:
+        progress = self._begin()
+        if progress is None:
             return
-        order, self._left = self.order(start.epoch), len(self) - start.position
-        for first in range(start.position, len(self), _AT_ONCE):
+        order = self.order(progress.start.epoch)
+        for first in range(progress.start.at, len(self), _AT_ONCE):
             positions = np.arange(first, min(first + _AT_ONCE, len(self)))
             for at, row in zip(positions.tolist(), order(positions).tolist(), strict=True):
-                self._position, self._left = at + 1, len(self) - at - 1
+                progress.position, progress.left = at + 1, len(self) - at - 1
                 yield row
 
 
@@ -318,8 +320,10 @@ class MPerClassSampler(PlannedSampler):
 
     def order(self, epoch: int) -> Order:
         """See `PlannedSampler.order`."""
-        about = self._rows, self._starts, self._m, self._classes
-        return PerClass(len(self), *about, epoch, child(self._seed, 0))
+        rows, starts = self._rows, self._starts
+        return PerClass(
+            len(self), rows, starts, self._m, self._classes, epoch, child(self._seed, 0)
+        )
 
 
 class BalancedSampler(MPerClassSampler):
@@ -370,3 +374,39 @@ def _weights(name: str, values: Any) -> npt.NDArray[np.floating]:
         hint = "Give a list of finite numbers from 0, one of them positive."
         raise UsageError(f"{name} of {found.dtype}, shape {found.shape}", hint)
     return found
+
+
+def own_ranks() -> tuple[int, int]:
+    """Return (rank, world size): of the process group, else of torchrun's environment.
+
+    Raise UsageError if RANK and WORLD_SIZE contradict each other.
+    """
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    said = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    if said == (None, None):
+        return 0, 1
+    try:
+        rank, world_size = (int(one or "") for one in said)
+    except ValueError:
+        rank, world_size = 0, 0
+    if not 0 <= rank < world_size:
+        raise UsageError(
+            "which rank this is: the environment has RANK={} and WORLD_SIZE={}".format(*said),
+            "Start all processes with torchrun, or unset both.",
+        )
+    return rank, world_size
+
+
+def find_ranks(shard: str | Sequence[int] | None) -> tuple[int, int] | None:
+    """Return (rank, world size) for ``shard``, None to load all; raise UsageError if invalid."""
+    if shard is None:
+        return None
+    if isinstance(shard, str) and shard == "auto":
+        return own_ranks()
+    pair: Any = shard
+    with suppress(TypeError, ValueError):
+        rank, world_size = map(operator.index, pair)
+        if 0 <= rank < world_size:
+            return rank, world_size
+    raise UsageError(f"shard={shard!r}", 'Give "auto", or (rank, world_size), with rank from 0.')

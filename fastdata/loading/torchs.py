@@ -8,35 +8,24 @@ in this process, too.
 
 from __future__ import annotations
 
-import inspect
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch.utils.data
-from torch.utils.data import Dataset, Subset, default_collate, default_convert
+from torch.utils.data import Dataset, IterableDataset, Subset, default_collate, default_convert
 
 from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import transformed
 from fastdata.device.transfer import map_tensors
+from fastdata.loading.arguments import TorchLoader
+from fastdata.loading.batching import ShardedSampler
 from fastdata.loading.collate import fast_collate
 from fastdata.loading.mixture import Mixture
-from fastdata.loading.progress import Progress
-from fastdata.loading.sampler import ShardedSampler
 from fastdata.loading.seeding import reseeding, seeded
-from fastdata.loading.stream import RankStream
 from fastdata.plan.draws import epoch_key
+from fastdata.plan.position import PassProgress
 from fastdata.plan.schedule import Indices, Numbering, Planned, ordered
-
-#: Scripts may assign `fastdata.DataLoader` to torch's name.
-_Torchs = torch.utils.data.DataLoader
-_HAS_IN_ORDER = "in_order" in inspect.signature(_Torchs).parameters
-
-
-def in_order_option(in_order: bool) -> dict[str, Any]:
-    """Return the argument ``in_order``, if this torch has it."""
-    return {"in_order": in_order} if _HAS_IN_ORDER else {}
 
 
 def torch_loader(
@@ -57,8 +46,8 @@ def torch_loader(
         options |= {"dataset": dataset, "batch_sampler": loader.batch_sampler}
     else:
         options |= {"dataset": dataset, "sampler": loader.sampler, "batch_size": None}
-    same = {name: getattr(loader, name) for name in _SAME}
-    return _Torchs(**same, **in_order_option(getattr(loader, "in_order", True)), **options)
+    same = {name: getattr(loader, name) for name in _SAME if hasattr(loader, name)}
+    return TorchLoader(**same, **options)
 
 
 #: Arguments that torch's loader takes over.
@@ -72,19 +61,8 @@ _SAME = (
     "prefetch_factor",
     "persistent_workers",
     "pin_memory_device",
+    "in_order",  # since torch 2.6
 )
-
-
-def let_torch_refuse(dataset: Any, batch_size: Any, options: Mapping[str, Any]) -> None:
-    """Raise torch's own error for arguments that torch refuses, too."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            _Torchs(dataset, batch_size, **options)
-        except ValueError as error:
-            raise error from None
-        except Exception:  # of a type that it does not check
-            return
 
 
 def zero_invalid(batch: Any, batch_transform: Callable[[Any], Any] | None, key: str) -> Any:
@@ -95,6 +73,41 @@ def zero_invalid(batch: Any, batch_transform: Callable[[Any], Any] | None, key: 
         images, valid = batch[0], batch[-1]
     map_tensors(images, lambda view: view.masked_fill_(~valid.view(-1, 1, 1, 1), 0))
     return transformed(batch, batch_transform)
+
+
+class RankStream(IterableDataset[Any]):
+    """Every ``world_size``-th sample of a stream, the same number on every rank.
+
+    In worker processes it is the rank's share of what the stream yields there: as with torch's own
+    loader, a stream splits itself by ``torch.utils.data.get_worker_info()``.
+
+    The order of the stream must be the same on all ranks. Samples are taken in groups of one for
+    each rank, so that no rank gets a sample more than another. ``drop_last`` drops the last group
+    if it is not full; else the stream's first sample fills it.
+    """
+
+    def __init__(
+        self, dataset: IterableDataset[Any], rank: int, world_size: int, drop_last: bool
+    ) -> None:
+        super().__init__()
+        self._dataset = dataset
+        self._rank, self._world_size, self._drop_last = rank, world_size, drop_last
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield this rank's samples, in the stream's order."""
+        first = held = None
+        count = 0
+        for count, sample in enumerate(self._dataset, 1):
+            place = (count - 1) % self._world_size
+            if count == 1:
+                first = sample
+            if place == self._rank:
+                held = sample
+            if place == self._world_size - 1:
+                yield held
+        rest = count % self._world_size
+        if rest and not self._drop_last:
+            yield held if self._rank < rest else first
 
 
 #: Functions that draw nothing.
@@ -145,7 +158,7 @@ class DrawnBatches:
 class DrawnPass(Iterator[Any]):
     """Pass of torch's loader that records the key of the batch delivered last in ``progress``."""
 
-    def __init__(self, batches: Iterator[Any], drawn: DrawnBatches, progress: Progress) -> None:
+    def __init__(self, batches: Iterator[Any], drawn: DrawnBatches, progress: PassProgress) -> None:
         self._batches, self._begun, self._progress = batches, drawn.begun, progress
 
     def __getattr__(self, name: str) -> Any:

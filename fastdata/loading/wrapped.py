@@ -24,7 +24,7 @@ from fastdata.decode.folders import SAMPLE_METHODS, own_method
 from fastdata.decode.limits import Limits
 from fastdata.decode.rows import some_sizes
 from fastdata.errors import LEAVE_OUT, SampleError
-from fastdata.loading.fields.images import Readable, Unreadable, overridden
+from fastdata.loading.fields.readable import Readable, Unreadable, overridden
 from fastdata.loading.noticing import remedy
 from fastdata.storage.annotated import Annotated, AnnotatedSource
 from fastdata.storage.fields import MASKS, Field

@@ -1,13 +1,12 @@
 """Plans of batches: which rows make which batch, on which rank, as a function of (seed, epoch).
 
 A `Plan` knows columns of all rows, such as sizes or lengths, and nothing else about them. For the
-key of an epoch, a number of ranks and a `Position` it returns the epoch's `Rest`: the batches to
-come. All ranks have as many, and those of one step belong together: they have one size class.
+key of an epoch, a number of ranks and what was consumed, it returns the epoch's `Rest`: the batches
+to come. All ranks have as many, and those of one step belong together: they have one size class.
 `fastdata.plan.sharding.Epoch`, with an order, is the plan of batches of one size in plain order.
 
-A position is a few integers, the same on all ranks: the number of ranks, the steps that these have
-taken, and what was consumed before them. From it, another number of ranks goes on with what is
-left.
+`Consumed` is a few integers, the same on all ranks: the number of ranks, the steps that these have
+taken, and what was consumed before them. From it, another number of ranks takes what is left.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from fastdata.plan.schedule import Drawn, Indices
 from fastdata.plan.table import PlanTable
 
 #: () for the beginning; else (ranks, their steps, what was consumed before).
-Position: TypeAlias = tuple[int, ...]
+Consumed: TypeAlias = tuple[int, ...]
 
 
 class SizedBatch(list[int]):
@@ -56,7 +55,7 @@ class Rest(ABC):
     def table(self) -> PlanTable:
         """Return the table of these batches."""
 
-    def after(self, count: int) -> Position:
+    def after(self, count: int) -> Consumed:
         """Return the position after so many steps; the last one, if there are fewer."""
         last = deque(islice(self.batches(0), min(count, sys.maxsize)), 1)
         return last[0][1] if last else ()
@@ -76,10 +75,10 @@ class Plan(ABC):
     digest: int
 
     @abstractmethod
-    def rest(self, key: int, world_size: int = 1, position: Position = ()) -> Rest:
+    def rest(self, key: int, world_size: int = 1, position: Consumed = ()) -> Rest:
         """Return the batches of an epoch from a position, which any number of ranks had."""
 
-    def require(self, position: Position, key: int) -> None:
+    def require(self, position: Consumed, key: int) -> None:
         """Raise UsageError if a position is not in an epoch of this plan."""
         if position and not (0 < position[0] < 1 << 32 and self._fits(position, key)):
             raise UsageError(
@@ -88,7 +87,7 @@ class Plan(ABC):
             )
 
     @abstractmethod
-    def _fits(self, position: Position, key: int) -> bool:
+    def _fits(self, position: Consumed, key: int) -> bool:
         """Return whether a position that is not () is as long and as large as it may be."""
 
 

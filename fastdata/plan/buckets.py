@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.plan.batches import Plan, Position, Rest, digest_of, with_occurrences
+from fastdata.plan.batches import Consumed, Plan, Rest, digest_of, with_occurrences
 from fastdata.plan.draws import child
 from fastdata.plan.order import Order, Random, Sequential
 from fastdata.plan.schedule import Drawn, ordered
@@ -101,7 +101,7 @@ class Buckets(Plan):
         own = child(child(key, _ROWS), number)
         return Random(count, own) if self.shuffle else Sequential(count)
 
-    def rest(self, key: int, world_size: int = 1, position: Position = ()) -> BucketsRest:
+    def rest(self, key: int, world_size: int = 1, position: Consumed = ()) -> BucketsRest:
         """See `Plan.rest`."""
         begun, taken = (0,) * len(self.counts), 0
         if position:
@@ -112,7 +112,7 @@ class Buckets(Plan):
                 begun, taken = before.consumed, 0
         return BucketsRest(self, key, world_size, begun, taken)
 
-    def _fits(self, position: Position, key: int) -> bool:
+    def _fits(self, position: Consumed, key: int) -> bool:
         if len(position) != 2 + len(self.counts) or np.any(position[2:] > self.counts):
             return False
         return position[1] <= self.rest(key, position[0], (*position[:1], 0, *position[2:])).total

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.plan.batches import Plan, Position, Rest, digest_of
+from fastdata.plan.batches import Consumed, Plan, Rest, digest_of
 from fastdata.plan.draws import child
 from fastdata.plan.order import Order, Random, Sequential
 from fastdata.plan.schedule import Drawn, Indices
@@ -96,11 +96,11 @@ class Packed(Plan):
             self._counted = key, found
         return self._counted[1]
 
-    def rest(self, key: int, world_size: int = 1, position: Position = ()) -> PackedRest:
+    def rest(self, key: int, world_size: int = 1, position: Consumed = ()) -> PackedRest:
         """See `Plan.rest`."""
         return PackedRest(self, key, world_size, *(position[2:] or (0, 0)))
 
-    def _fits(self, position: Position, key: int) -> bool:
+    def _fits(self, position: Consumed, key: int) -> bool:
         if len(position) != 4 or position[2] >= self.windows:
             return False
         return position[3] <= self.counts(key)[position[2]]
@@ -121,7 +121,7 @@ class PackedRest(Rest):
         full, rest = divmod(left, self.world_size)
         return full + (rest > 0 and not self.plan.drop_last)
 
-    def _together(self) -> Iterator[tuple[list[Indices], Position, int]]:
+    def _together(self) -> Iterator[tuple[list[Indices], Consumed, int]]:
         """Yield the batches of all ranks, the position after, and how many rows are repeated."""
         plan, order = self.plan, self.plan.order(self.key)
         ready: deque[tuple[Indices, int, int]] = deque()

@@ -17,9 +17,9 @@ from fastdata.executors import InProcess
 from fastdata.loading.fields.batch import Batch, Settings
 from fastdata.loading.fields.buffers import BufferPool
 from fastdata.loading.fields.further import Pipelines, blobs_among, open_pipelines
-from fastdata.loading.fields.images import Readable, Unreadable
 from fastdata.loading.fields.masks import MaskPipeline
 from fastdata.loading.fields.pipeline import Pipeline
+from fastdata.loading.fields.readable import Readable, Unreadable
 from fastdata.loading.fields.stats import Counters
 from fastdata.loading.fields.targets import GEOMETRY, joint_of, reader_of
 from fastdata.plan.batches import SizedBatch

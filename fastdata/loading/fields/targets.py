@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import torch
 
     from fastdata.decode.limits import Limits
-    from fastdata.loading.fields.images import Readable
+    from fastdata.loading.fields.readable import Readable
     from fastdata.storage.source import Column, Source
     from fastdata.transforms.reading import Step
 

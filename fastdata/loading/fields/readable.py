@@ -10,6 +10,8 @@ import numpy as np
 
 from fastdata.decode.limits import Limits
 from fastdata.errors import called
+from fastdata.once import once
+from fastdata.plan.batches import digest_of
 from fastdata.plan.mixture import MixedRows
 from fastdata.plan.schedule import Indices, Numbering
 from fastdata.storage.fields import IMAGES, Field, common_fields
@@ -40,6 +42,7 @@ class Readable:
             decides their samples; else None.
         subset: Its samples' numbers in the opened source, int64, shape (N,); None for all.
         without_transform: Further fields of images that have none.
+        positions: A Subset's numbers in a mixture, whose rows differ from epoch to epoch.
         sources: Names of the parts of a mixture; (): it is none.
         fields: Contents of a sample, in order.
         further: Transforms of further fields of images, compiled, by field.
@@ -60,6 +63,7 @@ class Readable:
     recipe: Recipe | Refusal
     files: Any = None
     subset: Indices | MixedRows | None = None
+    positions: Indices | None = None
     parts: tuple[Readable, ...] = ()
     fields: tuple[str, ...] = ("image", "label")
     further: Mapping[str, Recipe | Refusal] = field(default_factory=dict)
@@ -93,6 +97,14 @@ class Readable:
         """Return the mapping from this dataset's samples to those of its opened source."""
         n = len(source) if self.subset is None else len(self.subset)
         return Numbering(n, self.subset)
+
+    @once
+    def digest(self) -> int:
+        """Checksum of a Subset's numbers; 0 for a whole dataset."""
+        rows = self.subset if self.positions is None else self.positions
+        if isinstance(rows, MixedRows):
+            rows = rows.numbers
+        return 0 if rows is None else digest_of(rows)
 
     @property
     def opened(self) -> int:

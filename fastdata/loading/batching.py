@@ -1,0 +1,607 @@
+"""`Batching`: which rows make the batches of a loader's epochs, on which rank.
+
+There are three: an order of fastdata's, shared among ranks; batches that are planned; and those of
+a sampler of torch's, whose order fastdata does not know.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sized
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
+
+from fastdata.errors import SlowPathWarning, UsageError, warn
+from fastdata.loading.arguments import Arguments
+from fastdata.loading.fields.readable import Unreadable
+from fastdata.loading.images import reads_remotely, recognise_any, transforms_of
+from fastdata.loading.mixture import Mixture, group_of, mixtures_in
+from fastdata.loading.neighbours import blocks_of, starts_of, warn_of_neighbours, warn_of_rereading
+from fastdata.loading.planned import PlannedBatches
+from fastdata.loading.samplers import EpochSampler, PlannedSampler, own_ranks
+from fastdata.plan.draws import child, rank_key
+from fastdata.plan.order import AUTO, Order, OrderLike, QuasiRandom, make_order
+from fastdata.plan.packing import Packed
+from fastdata.plan.position import PLANNED, Fingerprint, Position
+from fastdata.plan.schedule import Drawn, ordered, sampled
+from fastdata.plan.sharding import Epoch
+from fastdata.plan.table import PlanTable, table_of
+from fastdata.text import human_count
+from fastdata.transforms.schedule import BySize
+
+_HINT = (
+    "Write loader = loader.skip_first_batches(n), not accelerate.skip_first_batches(loader, n); "
+    "with transformers' Trainer, TrainingArguments(ignore_data_skip=True)."
+)
+
+
+class LoadersOwn(EpochSampler):
+    """Sampler that a loader makes; ``native``: the loader takes the native path."""
+
+    native = False
+
+    def __iter__(self) -> Iterator[Any]:
+        self.warn_if_native()
+        return super().__iter__()  # type: ignore[misc, no-any-return]
+
+    def warn_if_native(self) -> None:
+        """Warn that other code iterates the sampler: a native loader asks for the order alone."""
+        if self.native:
+            warn(
+                "other code iterates the sampler of a native loader. If it is another loader, that "
+                "decodes in Python, without fields=, batch_transform= and on_error=, in the order "
+                f"of epoch {self.epoch}. {_HINT}",
+                SlowPathWarning,
+            )
+
+
+class ShardedSampler(LoadersOwn, DistributedSampler[Any]):
+    """Sampler of one rank's samples, in the batches of `fastdata.plan.sharding.Epoch`.
+
+    It is a ``DistributedSampler``, so that frameworks do not add one. Only the dataset's length
+    matters. ``starts`` are as of `make_order`. ``planned`` is shared out instead of an order.
+    ``group`` positions belong to one batch; the last batches are then full.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        batch_size: int,
+        *,
+        order: OrderLike = "random",
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = False,
+        starts: npt.NDArray[np.int64] | None = None,
+        planned: PlannedSampler | None = None,
+        group: int = 1,
+    ) -> None:
+        self._starts = starts
+        self.planned = planned
+        if planned is not None:
+            dataset = planned
+        self.plan = Epoch(len(dataset), batch_size, rank, world_size, drop_last, full=group > 1)
+        self.order = order
+        super().__init__(
+            dataset,  # type: ignore[arg-type]
+            world_size,
+            rank,
+            shuffle=order != "sequential",
+            seed=seed,
+            drop_last=drop_last,
+        )
+        self.recount()
+
+    def recount(self) -> None:
+        """Count the dataset's samples again: a folder's list of files may have changed."""
+        self.plan = plan = replace(self.plan, samples=len(self.dataset))  # type: ignore[arg-type]
+        # Batches between the first and the last are full.
+        ends = sorted({0, len(plan) - 1}) if len(plan) else []
+        self.num_samples = sum(len(plan.positions(batch)) for batch in ends)
+        self.num_samples += max(len(plan) - 2, 0) * plan.batch_size
+        self.total_size = self.num_samples * plan.world_size
+
+    @property
+    def rows(self) -> int:
+        """Number of the dataset's samples; of positions, where `planned` has as many."""
+        return self.plan.samples if self.planned is None else self.planned.rows
+
+    def order_of(self, seed: int, epoch: int) -> Order:
+        """Return the order of an epoch."""
+        if self.planned is not None:
+            return self.planned.order(epoch)
+        return make_order(self.order, self.plan.samples, seed, epoch, self._starts)
+
+    def __repr__(self) -> str:
+        order = self.planned or f"order={self.order!r}, seed={self.seed}"
+        ranks = f"rank {self.rank} of {self.num_replicas}"
+        return f"{type(self).__name__}({len(self):,} of {len(self.dataset):,}, {ranks}, {order})"  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the numbers of this rank's samples in the epoch."""
+        self.warn_if_native()
+        order = self.order_of(self.seed, self.epoch)
+        for draws, _, _ in ordered(self.plan, order, self.rows):
+            yield from (draws % self.rows).tolist()
+
+
+class ShuffledRows(LoadersOwn, RandomSampler):
+    """Torch's random order, for a loader whose epoch frameworks may set."""
+
+
+class SequentialOrder(LoadersOwn, SequentialSampler):
+    """Torch's sequential order, for a loader whose epoch frameworks may set."""
+
+
+class Drawing(NamedTuple):
+    """Batches of a pass: this rank's, the key of their draws, and their number, if it is known.
+
+    Substitutes for bad samples come from the order ``among``; None for all samples. ``sampler``:
+    the batches are a torch sampler's.
+    """
+
+    batches: Iterator[Drawn]
+    key: int
+    length: int | None
+    among: Order | None = None
+    sampler: bool = False
+
+
+class Batching(ABC):
+    """Batches of a loader's epochs.
+
+    Attributes:
+        sampler: The sampler for torch's loader.
+        ranks: This rank and the world size; None without a shard.
+        sizes: (width, height) by size class; () where batches have no size.
+        resumes: Whether the order can be repeated, so that a loader has states.
+        draws_seed: Whether each epoch draws a seed, where none is given.
+    """
+
+    sizes: tuple[tuple[int, int], ...] = ()
+    resumes = True
+    draws_seed = True
+    planned: PlannedBatches | None = None
+    row_sampler: PlannedSampler | None = None
+
+    def __init__(self, arguments: Arguments, dataset: Any, sampler: Any) -> None:
+        self._arguments, self._dataset, self.sampler = arguments, dataset, sampler
+        self.ranks = arguments.ranks
+
+    def __str__(self) -> str:
+        return "that of the sampler given"
+
+    @property
+    def shares_samples(self) -> bool:
+        """Whether a rank takes its share of a dataset that is not a stream."""
+        return self.ranks is not None and not isinstance(self._dataset, IterableDataset)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each rank takes all samples in an order of fastdata's."""
+        return self.resumes and self.ranks is None
+
+    @property
+    def drops_last(self) -> bool:
+        """Whether batches that are not full are dropped."""
+        return self._arguments.drop_last
+
+    @property
+    @abstractmethod
+    def shuffles(self) -> bool:
+        """Whether samples come in a random order."""
+
+    def beginning(self, epoch: int, seed: int, rows: int) -> Position:
+        """Return an epoch's beginning; ``rows`` is the checksum of a Subset's numbers."""
+        return Position(Fingerprint(0, PLANNED), seed, epoch)
+
+    def require(self, position: Position, own: Position, seed: int | None) -> Position:
+        """Return a position with this rank; raise UsageError if it is of another run."""
+        position.require(own, seed)
+        return replace(position, rank=own.rank, world_size=own.world_size)
+
+    @abstractmethod
+    def draw(self, start: Position, samples: int) -> Drawing:
+        """Return the batches from a position on, of a dataset of so many samples."""
+
+    def skip(self, position: Position, count: int) -> Position:
+        """Return the position so many batches later."""
+        raise NotImplementedError
+
+    def table(self, epoch: int) -> PlanTable:
+        """Return the table of an epoch's batches; raise UsageError if they are a sampler's."""
+        hint = "Give batch_size= and order=, or a batch sampler such as AspectRatioBatches."
+        raise UsageError("plan() knows batches that fastdata makes alone", hint)
+
+    def remainder(self, start: Position) -> int:
+        """Return how many samples the last batches of all ranks have; see `Pass`."""
+        return -1
+
+    def check_on_error(self) -> None:
+        """Raise UsageError if ``on_error`` would break what the order or the ranks promise."""
+        on_error = self._arguments.on_error
+        if on_error == "skip" and self._arguments.order is None and not self.shuffles:
+            raise UsageError(
+                'on_error="skip" in a sequential order counts good samples twice',
+                'Give on_error="drop", or over several ranks "zero"; or order="sequential" to '
+                "replace bad samples all the same.",
+            )
+        if on_error != "drop":
+            return
+        ranks = max((self.ranks or (0, 1))[1], self._sampler_ranks)
+        if ranks > 1 or self.drops_last:
+            full = "drop_last=True asks for full ones"
+            agree = f"all {ranks} ranks need batches of equal sizes"
+            raise UsageError(
+                f'on_error="drop" makes batches smaller, and {agree if ranks > 1 else full}',
+                'Give on_error="zero", which marks the bad samples; or "skip" in a shuffled order.',
+            )
+
+    @property
+    def _sampler_ranks(self) -> int:
+        """Number of ranks that a sampler of torch's divides samples among."""
+        return 1
+
+
+class OrderedBatching(Batching):
+    """Batches of an order of fastdata's, or of one of its samplers, divided among ranks."""
+
+    def __init__(
+        self,
+        arguments: Arguments,
+        dataset: Any,
+        sampler: Any,
+        row_sampler: PlannedSampler | None,
+        group: int,
+        note: str,
+    ) -> None:
+        super().__init__(arguments, dataset, sampler)
+        self.row_sampler, self._grouped, self._group = row_sampler, group > 1, group
+        self._note = note
+
+    def __str__(self) -> str:
+        if self.row_sampler is not None:
+            return f"that of the {type(self.row_sampler).__name__}"
+        order = "that of the Mixture" if isinstance(self._dataset, Mixture) else str(self.order)
+        return order + self._note
+
+    @property
+    def order(self) -> OrderLike:
+        """The order of an epoch."""
+        if isinstance(self.sampler, ShardedSampler):
+            return self.sampler.order
+        return "sequential" if isinstance(self.sampler, SequentialSampler) else "random"
+
+    @property
+    def shuffles(self) -> bool:
+        """See `Batching.shuffles`."""
+        own = self.row_sampler is not None or isinstance(self._dataset, Mixture)
+        return own or self.order != "sequential"
+
+    @property
+    def samples(self) -> int:
+        """Number of positions in an epoch: the dataset's samples, or a sampler's."""
+        return len(self._dataset if self.row_sampler is None else self.row_sampler)
+
+    def recount(self) -> None:
+        """Count the dataset's samples again."""
+        if isinstance(self.sampler, ShardedSampler):
+            self.sampler.recount()
+
+    def beginning(self, epoch: int, seed: int, rows: int) -> Position:
+        """See `Batching.beginning`."""
+        if isinstance(self._dataset, IterableDataset):
+            return super().beginning(epoch, seed, rows)
+        several = [mixture.plan.fingerprint(epoch) for mixture in mixtures_in(self._dataset)]
+        several += [] if self.row_sampler is None else [self.row_sampler.fingerprint]
+        fingerprint = Fingerprint(self.samples, str(self.order), _digest(rows, *several))
+        # A drawn seed serves one epoch, so torch's seed alone decides which order comes.
+        given = self._arguments.seed is not None
+        drawn = not given and self.ranks is None and self.row_sampler is None
+        rank, world_size = self.ranks or (0, 1)
+        number = 0 if drawn else epoch
+        return Position(fingerprint, seed, epoch, number=number, rank=rank, world_size=world_size)
+
+    def draw(self, start: Position, samples: int) -> Drawing:
+        """See `Batching.draw`."""
+        epoch, number = self._epoch(start), start.number or 0
+        if isinstance(self.sampler, ShardedSampler):
+            order = self.sampler.order_of(start.seed, number)
+        else:
+            order = make_order(self.order, samples, start.seed, number)
+        among = None if self.row_sampler is None else order
+        return Drawing(ordered(epoch, order, samples), start.key, len(epoch), among)
+
+    def skip(self, position: Position, count: int) -> Position:
+        """See `Batching.skip`."""
+        skipped = count * position.world_size * (self._arguments.batch_size or 1)
+        return replace(position, at=min(position.at + skipped, self.samples))
+
+    def table(self, epoch: int) -> PlanTable:
+        """See `Batching.table`."""
+        if self._arguments.batch_size is None:
+            return super().table(epoch)
+        own = self._epoch(self.beginning(epoch, 0, 0))
+        if len(own) >> 32:
+            raise UsageError("an endless epoch has no table", "Give a number as samples=.")
+        return table_of(own)
+
+    def remainder(self, start: Position) -> int:
+        """See `Batching.remainder`."""
+        epoch = self._epoch(start)
+        return 0 if epoch.drop_last else (epoch.samples - epoch.start) % epoch.step
+
+    def _epoch(self, start: Position) -> Epoch:
+        """Return this rank's share of an epoch from a position on."""
+        size = self._arguments.batch_size or 1
+        if self._grouped and start.at % size:
+            raise UsageError(
+                f"resuming at position {start.at} with batch_size={size}: batches would mix what "
+                "belongs apart",
+                f"Resume with a batch_size that divides {start.at} and {self._group}.",
+            )
+        drop_last, full = self._arguments.drop_last, self._grouped
+        return Epoch(self.samples, size, start.rank, start.world_size, drop_last, start.at, full)
+
+
+class PlannedBatching(Batching):
+    """Batches of `PlannedBatches`, which take the loader's seed and ranks as their own."""
+
+    draws_seed = False
+
+    def __init__(self, arguments: Arguments, dataset: Any, planned: PlannedBatches) -> None:
+        super().__init__(arguments, dataset, arguments.sampler)
+        planned.seed = planned.seed if arguments.seed is None else arguments.seed
+        planned.ranks = planned.ranks if arguments.ranks is None else arguments.ranks
+        self.planned, self._batches, self._plan = planned, planned, planned.plan
+        self.ranks, self.sizes = planned.ranks, planned.plan.sizes
+        self._check()
+
+    def __str__(self) -> str:
+        return f"that of {self._batches!r}"
+
+    @property
+    def shuffles(self) -> bool:
+        """See `Batching.shuffles`."""
+        return bool(getattr(self._plan, "shuffle", True))
+
+    @property
+    def drops_last(self) -> bool:
+        """See `Batching.drops_last`."""
+        return self._arguments.drop_last or bool(getattr(self._plan, "drop_last", False))
+
+    def beginning(self, epoch: int, seed: int, rows: int) -> Position:
+        """See `Batching.beginning`."""
+        own = self._batches.beginning(epoch)
+        if not rows:
+            return own
+        digest = _digest(own.fingerprint.digest, rows)
+        return replace(own, fingerprint=replace(own.fingerprint, digest=digest))
+
+    def require(self, position: Position, own: Position, seed: int | None) -> Position:
+        """See `Batching.require`."""
+        position = super().require(position, own, own.seed)
+        self._plan.require(position.at, position.key)
+        return position
+
+    def draw(self, start: Position, samples: int) -> Drawing:
+        """See `Batching.draw`."""
+        self._check()  # the dataset's transforms may be others now
+        rest = self._plan.rest(start.key, start.world_size, start.at)
+        return Drawing(rest.batches(start.rank), start.key, len(rest))
+
+    def skip(self, position: Position, count: int) -> Position:
+        """See `Batching.skip`."""
+        rest = self._plan.rest(position.key, position.world_size, position.at)
+        return replace(position, at=rest.after(count) or position.at)
+
+    def table(self, epoch: int) -> PlanTable:
+        """See `Batching.table`."""
+        return self._batches.table(epoch)
+
+    def _check(self) -> None:
+        """Raise UsageError for a dataset, or an ``on_error``, that does not suit the plan."""
+        dataset, plan, name = self._dataset, self._plan, type(self._batches).__name__
+        if self._arguments.on_error == "skip" and isinstance(plan, Packed):
+            raise UsageError(
+                'on_error="skip" fills slots with other samples, which may exceed the budget',
+                'Take on_error="drop", or over several ranks "zero".',
+            )
+        if next(mixtures_in(dataset), None) is not None:
+            raise UsageError(
+                f"a {name} is of some rows; a Mixture has others in each epoch",
+                "Leave batch_sampler= out; group= of the Mixture makes batches of one source.",
+            )
+        if len(dataset) != plan.samples:
+            raise UsageError(
+                f"the {name} is of {human_count(plan.samples, 'sample')}, and the loader's "
+                f"dataset has {len(dataset)}",
+                "Make it with the dataset that is given to the loader.",
+            )
+        if not plan.sizes or isinstance(recognise_any(dataset, plan.sizes[0]), Unreadable):
+            return
+        if not any(isinstance(one, BySize) for one in transforms_of(dataset)):
+            raise UsageError(
+                f"the {name} gives each batch a size, and no transform takes it",
+                "Give the dataset transform=fastdata.transforms.BySize(…); or ratios= in the "
+                "place of sizes=, for batches of one aspect ratio and images of any size.",
+            )
+
+
+class SampledBatching(Batching):
+    """Batches of a sampler, or batch sampler, of torch's or the user's."""
+
+    resumes = False
+
+    @property
+    def _batch_sampler(self) -> Any:
+        arguments = self._arguments
+        if arguments.batch_sampler is not None or arguments.batch_size is None:
+            return arguments.batch_sampler
+        sampler: Any = arguments.sampler
+        return BatchSampler(sampler, arguments.batch_size, arguments.drop_last)
+
+    @property
+    def _rows(self) -> Any:
+        """The sampler of single rows, if one is known."""
+        return getattr(self._batch_sampler, "sampler", None)
+
+    @property
+    def shuffles(self) -> bool:
+        """See `Batching.shuffles`."""
+        several = self._rows, self._batch_sampler
+        return not isinstance(self._rows, SequentialSampler) and all(
+            getattr(one, "shuffle", True) for one in several
+        )
+
+    @property
+    def drops_last(self) -> bool:
+        """See `Batching.drops_last`."""
+        return bool(getattr(self._batch_sampler, "drop_last", False))
+
+    @property
+    def _sampler_ranks(self) -> int:
+        return int(getattr(self._rows, "num_replicas", 1))
+
+    def draw(self, start: Position, samples: int) -> Drawing:
+        """See `Batching.draw`."""
+        own = self._batch_sampler
+        once = _draws_once(own, samples)
+        batches = sampled(own, samples, replacing=not once)
+        key = start.key if once else rank_key(start.key, own_ranks()[0])
+        try:
+            length = len(own)
+        except TypeError:  # a sampler without a length
+            length = None
+        return Drawing(batches, key, length, sampler=True)
+
+
+def planned_batching(arguments: Arguments, dataset: Any) -> PlannedBatching | None:
+    """Return the batches of a loader's ``batch_sampler``, if they are planned."""
+    planned = arguments.batch_sampler
+    if not isinstance(planned, PlannedBatches):
+        return None
+    return PlannedBatching(arguments, dataset, planned)
+
+
+def find_batching(
+    arguments: Arguments, dataset: Any, planned: PlannedBatching | None, refusal: Any
+) -> Batching:
+    """Return the batches for ``order``, ``seed``, ``shard`` and the samplers that were given.
+
+    ``refusal`` returns the error for what needs the native path; None where that is taken. Raise
+    UsageError if arguments contradict each other.
+    """
+    sampler: Any = arguments.sampler
+    row_sampler = sampler if isinstance(sampler, PlannedSampler) else None
+    own = (sampler is None or row_sampler is not None) and arguments.batch_sampler is None
+    order, shuffle, seed = arguments.order, arguments.shuffle, arguments.seed
+    group = 1
+    if own:
+        asked = shuffle or order not in (None, "sequential")
+        group = group_of(dataset, row_sampler, arguments.batch_size, asked)
+    elif seed is not None and refusal is not None:
+        raise refusal(f"seed={seed} with a sampler, where it is for crops,")
+    note = ""
+    if own and (order == AUTO or (order is None and shuffle)) and reads_remotely(dataset):
+        blocks = blocks_of(dataset)
+        order = QuasiRandom() if blocks is None else QuasiRandom(blocks.window)
+        what = "a remote dataset is shuffled: neighbours are fetched together "
+        if blocks is not None:
+            what = "row groups are decoded: each is read once, in windows "
+        note = f', as order="auto" is where {what}(order="random" for a full shuffle)'
+    elif order == AUTO:
+        order = "random"
+    stream = isinstance(dataset, IterableDataset)
+    sharded = arguments.ranks is not None and not stream
+    if planned is not None and order is None:
+        warn_of_rereading(dataset, "random" if shuffle else None, arguments.batch_sampler)
+        return planned
+    if row_sampler is None and order is None and not sharded and (seed is None or not own):
+        given = arguments.batch_sampler if sampler is None else sampler
+        warn_of_rereading(dataset, "random" if shuffle else None, given)
+        if not own:
+            return SampledBatching(arguments, dataset, sampler)
+        if not stream:
+            sampler = SequentialOrder(dataset)
+            if shuffle:
+                sampler = ShuffledRows(dataset, generator=arguments.generator)
+        return OrderedBatching(arguments, dataset, sampler, None, group, note)
+    if not own or (row_sampler is not None and order is not None):
+        raise UsageError(
+            "a sampler was given, and order= or shard= as well", "Leave one of them out."
+        )
+    made = _sharded(arguments, dataset, order, row_sampler, group)
+    warn_of_neighbours(dataset, made.order)
+    warn_of_rereading(dataset, made.order, None)
+    return OrderedBatching(arguments, dataset, made, row_sampler, group, note)
+
+
+def _sharded(
+    arguments: Arguments,
+    dataset: Any,
+    order: OrderLike | None,
+    planned: PlannedSampler | None,
+    group: int,
+) -> ShardedSampler:
+    """Return the sampler for ``order``, ``seed``, ``shard`` and a sampler of fastdata's.
+
+    Raise UsageError if they contradict torch's arguments.
+    """
+    if isinstance(dataset, IterableDataset):
+        raise UsageError(
+            "order= and seed= have no meaning with an IterableDataset",
+            "Let the dataset choose its order and draw from its own seed.",
+        )
+    shuffle = arguments.shuffle
+    if order is not None and shuffle is not None and shuffle == (order == "sequential"):
+        raise UsageError(
+            f"order={order!r} and shuffle={shuffle} contradict each other", "Leave one out."
+        )
+    if planned is not None and planned.rows != len(dataset):
+        raise UsageError(
+            f"the sampler is for {planned.rows} samples, and the dataset has {len(dataset)}",
+            "Give the sampler a weight, factor or label of each sample.",
+        )
+    rank, world_size = arguments.ranks or (0, 1)
+    return ShardedSampler(
+        dataset,
+        arguments.batch_size or 1,
+        order=order or ("random" if shuffle else "sequential"),
+        seed=arguments.seed or 0,
+        rank=rank,
+        world_size=world_size,
+        drop_last=arguments.drop_last,
+        starts=starts_of(dataset),
+        planned=planned,
+        group=group,
+    )
+
+
+def _draws_once(batch_sampler: Any, samples: int) -> bool:
+    """Return whether a batch sampler is torch's own, and repeats samples only to fill ranks."""
+    if type(batch_sampler) is not BatchSampler:
+        return False
+    sampler: Any = batch_sampler.sampler
+    if type(sampler) in (RandomSampler, ShuffledRows):
+        return not sampler.replacement and sampler.num_samples <= samples
+    return type(sampler) in (SequentialSampler, SequentialOrder, DistributedSampler)
+
+
+def _digest(*parts: int) -> int:
+    """Return a number that tells these checksums from others; 0 if all are 0."""
+    digest = 0
+    for part in filter(None, parts):
+        digest = child(digest, part)
+    return digest >> 1  # as a signed integer of 64 bits
