@@ -40,6 +40,7 @@ _LEAST = 3
 _PARQUET = b"PAR1"
 
 
+@dataclass(eq=False)
 class ColumnGroups:
     """Column of a file, by row group. Safe to use from several threads.
 
@@ -47,17 +48,11 @@ class ColumnGroups:
     have; ``starts`` has the first row of each row group, and the number of rows.
     """
 
-    def __init__(
-        self,
-        place: str,
-        column: str,
-        size: int,
-        starts: npt.NDArray[np.int64],
-        storage_options: Mapping[str, Any],
-    ) -> None:
-        self._place, self._column, self._size = place, column, size
-        self._options = storage_options
-        self.starts = starts
+    place: str
+    column: str
+    size: int
+    starts: npt.NDArray[np.int64]
+    storage_options: Mapping[str, Any]
 
     def group_of(self, row: int) -> int:
         """Return the row group that holds a row; the last one for a row beyond all."""
@@ -69,7 +64,7 @@ class ColumnGroups:
         try:
             if metadata is None:
                 arrow = MappedArrow(file.location)
-                top = column_path(arrow.schema, self._column)[0]
+                top = column_path(arrow.schema, self.column)[0]
                 table = pa.Table.from_batches([arrow.batch(group, top)])
             else:
                 # A copy: several threads may read one file behind a URL.
@@ -78,8 +73,8 @@ class ColumnGroups:
                     opened = pq.ParquetFile(
                         source, metadata=metadata, page_checksum_verification=True
                     )
-                    table = opened.read_row_group(group, [self._column], use_threads=False)
-            values = pa.chunked_array(chunks_of(table, column_path(table.schema, self._column)))
+                    table = opened.read_row_group(group, [self.column], use_threads=False)
+            values = pa.chunked_array(chunks_of(table, column_path(table.schema, self.column)))
             if len(values) != self.starts[group + 1] - self.starts[group]:
                 raise ValueError("it has another number of rows than when it was indexed")
         except ChangedError:
@@ -92,22 +87,22 @@ class ColumnGroups:
 
     def _changed(self, problem: str) -> CorruptionError:
         hint = "Put the file back as it was, or index it again with --force."
-        return CorruptionError(f"{redact(self._place)}: {problem}", hint)
+        return CorruptionError(f"{redact(self.place)}: {problem}", hint)
 
     def open(self) -> tuple[LocalFile | RemotePath, pq.FileMetaData | None]:
         """Return the file, and its metadata if it is Parquet; raises as `decode` does."""
-        file: LocalFile | RemotePath = LocalFile(Path(self._place))
+        file: LocalFile | RemotePath = LocalFile(Path(self.place))
         try:
-            if is_url(self._place):
-                file = remote_path(self._place, self._options)
-            if file.size != self._size:
-                raise self._changed(f"has {file.size} bytes, the manifest says {self._size}")
+            if is_url(self.place):
+                file = remote_path(self.place, self.storage_options)
+            if file.size != self.size:
+                raise self._changed(f"has {file.size} bytes, the manifest says {self.size}")
             with file.open() as source:
                 magic = source.read(len(_PARQUET))
                 source.seek(0)
                 metadata = pq.read_metadata(source) if magic == _PARQUET else None
         except FileNotFoundError:
-            what = f"{redact(self._place)}: no such file, though the index names it"
+            what = f"{redact(self.place)}: no such file, though the index names it"
             raise DatasetError(what, "Put it back, or index the files again.") from None
         except PARQUET_ERRORS as error:
             raise self._changed(f"cannot be read: {error}") from None
