@@ -5,7 +5,7 @@ Subsets and concatenations of them, at any depth, are numbers over the same sour
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from fastdata.loading.fields.readable import Readable, Unreadable, overridden
 from fastdata.loading.fields.samples import BESIDES, SOURCE, NativeSamples
 from fastdata.loading.fields.targets import reader_of
 from fastdata.loading.hub import recognise_hub
-from fastdata.loading.mixture import Mixture, leaves
+from fastdata.loading.mixture import Mixture
 from fastdata.loading.noticing import remedy, unread
 from fastdata.loading.wrapped import annotated_classes, recognise_annotated, wrapping_hint
 from fastdata.plan.mixture import MixedRows
@@ -53,13 +53,6 @@ def recognise_any(dataset: Any, size: tuple[int, int] | None) -> Readable | Unre
     """Return how fastdata reads a dataset in batches of a size, or of none."""
     with fresh_look(), of_size(size):
         return recognise(dataset)
-
-
-def transforms_of(dataset: Any) -> Iterator[Any]:
-    """Yield the transforms of the datasets inside a dataset."""
-    for one in leaves(dataset):
-        further = getattr(one, "further_transforms", {}).values()
-        yield from (getattr(one, "transform", None), getattr(one, "transforms", None), *further)
 
 
 def _recognise(dataset: Any) -> Readable | Unreadable:
@@ -339,8 +332,3 @@ def holds_images(dataset: Any, depth: int = 4) -> bool:
         if any(holds_images(one, depth - 1) for one in several):
             return True
     return False
-
-
-def reads_remotely(dataset: Any) -> bool:
-    """Return whether a dataset's images lie behind a URL."""
-    return any(isinstance(one, ImageDataset) and one.is_remote for one in leaves(dataset))

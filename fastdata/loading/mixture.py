@@ -270,6 +270,13 @@ def leaves(dataset: Any) -> Iterator[Any]:
         yield dataset
 
 
+def transforms_of(dataset: Any) -> Iterator[Any]:
+    """Yield the transforms of the datasets inside a dataset."""
+    for one in leaves(dataset):
+        further = getattr(one, "further_transforms", {}).values()
+        yield from (getattr(one, "transform", None), getattr(one, "transforms", None), *further)
+
+
 def refuse_paths(dataset: Any, what: str = "dataset") -> None:
     """Raise an error for a path in a dataset's place: torch would load its letters."""
     for one in leaves(dataset):

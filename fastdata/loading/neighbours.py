@@ -19,6 +19,7 @@ from torch.utils.data import (
 from fastdata.dataset import ImageDataset
 from fastdata.decode.folders import folder_class
 from fastdata.errors import FastdataError, MixingWarning, SlowPathWarning, warn
+from fastdata.loading.mixture import leaves
 from fastdata.plan.order import BLOCK, OrderLike, mixes_neighbours
 from fastdata.remote.urls import redact
 from fastdata.storage.listed import FilesSource
@@ -27,6 +28,11 @@ from fastdata.storage.source import Source
 
 #: Places of a dataset where two neighbours' labels are compared.
 _PLACES = 64
+
+
+def reads_remotely(dataset: Any) -> bool:
+    """Return whether a dataset's images lie behind a URL."""
+    return any(isinstance(one, ImageDataset) and one.is_remote for one in leaves(dataset))
 
 
 def blocks_of(dataset: Any) -> Blocks | None:

@@ -7,90 +7,20 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import Sampler
 
 from fastdata.decode.rows import Sizes, sizes_of
 from fastdata.errors import UsageError
 from fastdata.loading.fields.readable import Readable, Unreadable
 from fastdata.loading.images import recognise_any
-from fastdata.loading.samplers import ResumableSampler, find_ranks
-from fastdata.plan.batches import Plan, SizedBatch
+from fastdata.loading.samplers import PlannedBatches
 from fastdata.plan.buckets import Buckets, nearest
 from fastdata.plan.packing import Packed
-from fastdata.plan.position import PLANNED, Fingerprint, Position
-from fastdata.plan.table import PlanTable
 from fastdata.storage.arrow import list_lengths
 from fastdata.storage.columns import is_ragged, values_of
 from fastdata.storage.source import Source
-from fastdata.text import human_count
 
 #: Rows whose columns are read at once.
 _AT_ONCE = 1 << 16
-
-#: Classes of batches that are named.
-_NAMED = 6
-
-
-class PlannedBatches(ResumableSampler, Sampler[list[int]]):
-    """Batch sampler whose batches are a function of (seed, epoch), on any number of ranks.
-
-    Every rank has as many batches. As ``batch_sampler`` of a `fastdata.DataLoader` it shards and
-    resumes as the loader's own order does: the loader's ``seed`` and ``shard``, where they are
-    given, become its own. In torch's ``DataLoader``, call `set_epoch` before each epoch, as with a
-    ``DistributedSampler``. ``ranks`` are this rank and the number of ranks; None without a shard.
-    """
-
-    def __init__(self, plan: Plan, seed: int, shard: str | tuple[int, int] | None) -> None:
-        self.plan, self.seed = plan, seed
-        self.ranks = find_ranks(shard)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        """Yield this rank's batches: lists of row numbers; see `state_dict`."""
-        progress = self._begin()
-        if progress is None:
-            return
-        plan, sizes, start = self.plan, self.plan.sizes, progress.start
-        rest = plan.rest(start.key, start.world_size, start.at)
-        progress.left = len(rest)
-        for draws, position, size in rest.batches(start.rank):
-            progress.position, progress.left = position, progress.left - 1
-            rows = (draws % plan.samples).tolist()
-            yield SizedBatch(rows, sizes[size]) if sizes else rows
-
-    @property
-    def sampler(self) -> PlannedBatches:
-        """This batch sampler: frameworks set the epoch of a batch sampler's sampler."""
-        return self
-
-    def __len__(self) -> int:
-        """Return the number of batches of this rank in the epoch."""
-        return self.length(self.epoch)
-
-    def length(self, epoch: int) -> int:
-        """Return the number of batches of this rank in an epoch."""
-        own = self.beginning(epoch)
-        return len(self.plan.rest(own.key, own.world_size))
-
-    def table(self, epoch: int) -> PlanTable:
-        """Return the table of an epoch's batches, on all ranks."""
-        own = self.beginning(epoch)
-        return self.plan.rest(own.key, own.world_size).table()
-
-    def require(self, position: Position) -> None:
-        """See `ResumableSampler.require`."""
-        super().require(position)
-        self.plan.require(position.at, position.key)
-
-    def beginning(self, epoch: int) -> Position:
-        """See `ResumableSampler.beginning`."""
-        fingerprint = Fingerprint(self.plan.samples, PLANNED, self.plan.digest)
-        rank, world_size = self.ranks or (0, 1)
-        return Position(fingerprint, self.seed, epoch, (), rank=rank, world_size=world_size)
-
-    def __repr__(self) -> str:
-        classes = ", ".join(self.plan.classes[:_NAMED]) + ", …" * (len(self.plan.classes) > _NAMED)
-        samples = human_count(self.plan.samples, "sample")
-        return f"{type(self).__name__}({samples}; {classes}; seed={self.seed})"
 
 
 class AspectRatioBatches(PlannedBatches):

@@ -19,10 +19,10 @@ from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import transformed
 from fastdata.device.transfer import map_tensors
 from fastdata.loading.arguments import TorchLoader
-from fastdata.loading.batching import ShardedSampler
 from fastdata.loading.collate import fast_collate
 from fastdata.loading.mixture import Mixture
 from fastdata.loading.seeding import reseeding, seeded
+from fastdata.loading.sharded import ShardedSampler
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.position import PassProgress
 from fastdata.plan.schedule import Indices, Numbering, Planned, ordered
