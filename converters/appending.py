@@ -32,10 +32,11 @@ from fastdata.storage.manifest import (
     PART_NAME,
     WORK_NAME,
     Manifest,
+    PartEntry,
     PartsError,
+    PartsManifest,
     has_manifest,
 )
-from fastdata.storage.parted import Part, Parts
 from fastdata.storage.source import DEFAULT_STRIDE
 from fastdata.text import human_count
 
@@ -115,7 +116,9 @@ def _missing(files: Sequence[SourceFile], known: Mapping[str, int]) -> list[Sour
 
 
 def _opened(
-    open_source: Callable[..., ImageSource], files: Sequence[SourceFile], parts: Parts | None
+    open_source: Callable[..., ImageSource],
+    files: Sequence[SourceFile],
+    parts: PartsManifest | None,
 ) -> ImageSource:
     """Return the source of some files, with the fields that the index has."""
     source = open_source(files=files)
@@ -132,11 +135,11 @@ def _opened(
     return open_source(files=files, fields=names)
 
 
-def _added(parts: Parts | None, name: str, manifest: Manifest, place: str) -> Parts:
+def _added(parts: PartsManifest | None, name: str, manifest: Manifest, place: str) -> PartsManifest:
     """Return an index with one more part, which must fit the others."""
-    entry, remote = Part.of(name, manifest), is_url(manifest.root or "")
+    entry, remote = PartEntry.of(name, manifest), is_url(manifest.root or "")
     if parts is None:
-        about = Parts.of([entry], manifest)
+        about = PartsManifest.of([entry], manifest)
         # Files of a field are each part's own.
         fields = tuple(replace(one, index=None, file=None, rows=0) for one in about.fields)
         source = {what: value for what, value in about.source.items() if what != "fingerprint"}
@@ -158,7 +161,7 @@ def _added(parts: Parts | None, name: str, manifest: Manifest, place: str) -> Pa
     longer = [*parts.classes, *manifest.classes[len(parts.classes) :]]
     named = dict(enumerate(manifest.classes))
     classes = [named.get(n, one) if one == str(n) else one for n, one in enumerate(longer)]
-    return Parts.of([*parts.parts, entry], replace(parts, fields=fields, classes=classes))
+    return PartsManifest.of([*parts.parts, entry], replace(parts, fields=fields, classes=classes))
 
 
 class _Place:
@@ -186,12 +189,12 @@ class _Place:
         try:
             return Manifest.parse(text, redact(f"{place}/{MANIFEST_NAME}"))
         except PartsError as error:
-            return Parts.parse_found(error)
+            return error.manifest
 
-    def parts(self, append: bool) -> Parts | None:
+    def parts(self, append: bool) -> PartsManifest | None:
         """Return the index, or None; a dataset of one becomes its first part."""
         found = self.load()
-        if found is None or isinstance(found, Parts):
+        if found is None or isinstance(found, PartsManifest):
             if found is not None and not is_url(self._out):
                 # Left by a run that was killed after the dataset of one had become a part.
                 remove_outputs(Path(self._out), {MANIFEST_NAME})
@@ -219,7 +222,7 @@ class _Place:
         write_whole(part / MANIFEST_NAME, manifest.to_json())
         return manifest
 
-    def indexed(self, parts: Parts | None) -> dict[str, int]:
+    def indexed(self, parts: PartsManifest | None) -> dict[str, int]:
         """Return the sizes of all files of an index, by location."""
         found: dict[str, int] = {}
         for part in () if parts is None else parts.parts:
@@ -246,7 +249,7 @@ class _Place:
             shutil.rmtree(Path(self.of(part), WORK_NAME), ignore_errors=True)
         return found
 
-    def write(self, parts: Parts) -> None:
+    def write(self, parts: PartsManifest) -> None:
         """Write the index's manifest: from then on, this is the index."""
         remote = is_url(self._out)
         made = TemporaryDirectory(prefix="fastdata-") if remote else nullcontext(self._out)
@@ -276,7 +279,7 @@ def has_parts(
     out: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> bool:
     """Return whether there is an index of parts."""
-    return isinstance(_Place(os.fspath(out), storage_options).load(), Parts)
+    return isinstance(_Place(os.fspath(out), storage_options).load(), PartsManifest)
 
 
 def _sizes(manifest: Manifest) -> dict[str, int]:

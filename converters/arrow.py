@@ -34,7 +34,7 @@ from fastdata.storage.files import read_file
 from fastdata.storage.formats.arrow_ipc import MappedArrow
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.local import LocalFile
-from fastdata.storage.look import instead
+from fastdata.storage.peek import lacks_data
 
 _EXTENSION = ".arrow"
 #: Files of save_to_disk, and of the cache.
@@ -114,7 +114,9 @@ def _files(path: Path, split: str | None) -> list[ArrowRows]:
         if (split is None or _is_of(name, split)) and not (of_cache and _DERIVED.match(name))
     }
     if not found:
-        raise instead(path, f"holds no *{_EXTENSION}", "Name the folder of the files with --root.")
+        raise lacks_data(
+            path, f"holds no *{_EXTENSION}", "Name the folder of the files with --root."
+        )
     return [ArrowRows(name.removesuffix(_EXTENSION), file) for name, file in found.items()]
 
 

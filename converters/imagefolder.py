@@ -13,7 +13,7 @@ from fastdata.converters.trees import LeftOut, Tree, class_records, source_tree
 
 from fastdata.errors import SourceError
 from fastdata.remote.urls import is_url
-from fastdata.storage.look import instead, look
+from fastdata.storage.peek import lacks_data, peek
 
 
 class ImageFolder(ImageSource):
@@ -31,13 +31,13 @@ class ImageFolder(ImageSource):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         hint = "Images must be in <root>/<class>/; give the folder above with --root."
-        if not is_url(root) and not look(root).source:
-            raise instead(Path(root).absolute(), "has no class folders", hint)
+        if not is_url(root) and not peek(root).source:
+            raise lacks_data(Path(root).absolute(), "has no class folders", hint)
         self._tree = source_tree(root, storage_options)
         self._allow_empty = allow_empty
         self.classes = self._tree.classes()
         if not self.classes:
-            raise instead(str(self._tree), "has no class folders", hint)
+            raise lacks_data(str(self._tree), "has no class folders", hint)
         self.about = {"kind": "imagefolder", "root": str(self._tree)}
         self.inputs = [self._tree.location]
         self.root = self._tree.root

@@ -33,8 +33,8 @@ from fastdata.remote.hub import is_hub_url
 from fastdata.remote.patterns import expand, is_pattern
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.encodings import is_image_name
-from fastdata.storage.formats import IN_PLACE
-from fastdata.storage.look import look
+from fastdata.storage.manifest import IN_PLACE
+from fastdata.storage.peek import peek
 
 #: Opens a source, by the kind that `look` finds.
 _SOURCES: Mapping[str, Callable[..., ImageSource]] = {
@@ -116,7 +116,7 @@ def _kind_of(place: str | os.PathLike[str], storage_options: Mapping[str, Any] |
         )
     if is_url(first):
         return next(iter(several), "imagefolder")
-    found = look(first)
+    found = peek(first)
     if found.kind == "imagefolder" and not any(os.path.isdir(f"{first}/{one}") for one in names):
         raise SourceError(
             f"{first}: holds nothing that can be indexed",

@@ -34,8 +34,8 @@ from fastdata.remote.urls import redact
 from fastdata.storage.arrow import array, as_numpy, python_values, update_digest
 from fastdata.storage.fields import Field
 from fastdata.storage.files import temporary_name
-from fastdata.storage.formats import IN_PLACE
 from fastdata.storage.formats.values import as_file
+from fastdata.storage.manifest import IN_PLACE
 from fastdata.storage.paths import is_inside
 from fastdata.storage.shapes import misshapen, why_misshapen
 

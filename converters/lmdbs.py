@@ -36,8 +36,8 @@ from fastdata.errors import CorruptionError, SampleError, SourceError, UsageErro
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.formats.lmdb import DATA_NAME, Entry, Tree
 from fastdata.storage.local import LocalFile
-from fastdata.storage.look import instead
 from fastdata.storage.manifest import MANIFEST_NAME
+from fastdata.storage.peek import lacks_data
 from fastdata.storage.source import MOST_BYTES
 
 #: Suffixes of databases that are a file each.
@@ -144,7 +144,7 @@ def _databases(
             raise SourceError(f"{root}: no such folder or file", "Name the LMDB with --root.")
         return {"": LocalFile(path)}
     if (path / MANIFEST_NAME).exists():
-        raise instead(root, "is no LMDB of others", "")
+        raise lacks_data(root, "is no LMDB of others", "")
     if (path / DATA_NAME).is_file():
         return {"": LocalFile(path / DATA_NAME)}
     found: dict[str, SourceFile] = {}
@@ -154,7 +154,7 @@ def _databases(
         elif entry.name.endswith(_SUFFIXES) and entry.is_file():
             found[entry.name] = LocalFile(Path(entry.path))
     if not found:
-        raise instead(root, "holds no LMDB", "Name the folder of data.mdb with --root.")
+        raise lacks_data(root, "holds no LMDB", "Name the folder of data.mdb with --root.")
     if split := split_to_pack(map(_class_of, found)):
         name = next(name for name in found if _class_of(name) == split)
         raise SourceError(

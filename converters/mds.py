@@ -24,8 +24,8 @@ from fastdata.converters.trees import SourceFile, Tree, source_tree
 
 from fastdata.errors import FastdataError, SourceError
 from fastdata.storage.jsontext import parse_json
-from fastdata.storage.look import instead
 from fastdata.storage.paths import is_inside
+from fastdata.storage.peek import lacks_data
 from fastdata.storage.source import MOST_BYTES
 
 _INDEX, _EXTENSION = "index.json", ".mds"
@@ -78,7 +78,7 @@ def mds_splits(
     found = [name for name in tree.classes() if _has_index(tree / name)]
     if not found:
         hint = "Name the folder of index.json with --root."
-        raise instead(str(tree), f"holds no {_INDEX}", hint)
+        raise lacks_data(str(tree), f"holds no {_INDEX}", hint)
     return found
 
 

@@ -19,12 +19,17 @@ from fastdata.converters.trees import common_folder, is_utf8
 from fastdata.errors import FastdataError, UsageError, printable
 from fastdata.executors import Executor, local_executor
 from fastdata.remote.urls import is_url, name_of, redact
-from fastdata.storage import formats
 from fastdata.storage.arrow import is_storable
 from fastdata.storage.fields import IMAGE, IMAGES, LABEL, NAME, RELATIVE, Field
 from fastdata.storage.files import cache_folder, digest_name, read_file
-from fastdata.storage.manifest import MANIFEST_NAME, MOST_BYTES, Manifest
-from fastdata.storage.parted import PART
+from fastdata.storage.manifest import (
+    CONTAINERS,
+    IN_PLACE,
+    MANIFEST_NAME,
+    MOST_BYTES,
+    PART,
+    Manifest,
+)
 from fastdata.storage.source import DEFAULT_STRIDE
 from fastdata.storage.trust import make_cache_folder
 
@@ -117,14 +122,12 @@ def choose_executor(name: str, address: str | None, workers: int | None) -> Exec
 def check_options(source: ImageSource, container: str, options: PackOptions) -> None:
     """Raise UsageError for options that contradict each other, and for names of no field."""
     require_fields([IMAGE, LABEL, *source.fields])
-    if container not in formats.CONTAINERS:
-        raise UsageError(
-            f"unknown container {container}", f"Use --to {' or '.join(formats.CONTAINERS)}."
-        )
-    if container in formats.IN_PLACE:
+    if container not in CONTAINERS:
+        raise UsageError(f"unknown container {container}", f"Use --to {' or '.join(CONTAINERS)}.")
+    if container in IN_PLACE:
         root = root_of(source, container)
         if root is None:
-            others = [one for one in formats.IN_PLACE if root_of(source, one) is not None]
+            others = [one for one in IN_PLACE if root_of(source, one) is not None]
             raise UsageError(
                 f"--to {container} cannot index these images where they are",
                 f"Use --to {' or '.join([*others, 'lmdb, parquet, shards'])}.",

@@ -20,14 +20,12 @@ from fastdata.converters.tasks import PackJob, Piece, pack_unit, pieces, prepare
 from fastdata.errors import CorruptionError
 from fastdata.executors import Executor
 from fastdata.machine import usable_cpus
-from fastdata.storage import formats
 from fastdata.storage.arrow import array, as_numpy
-from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.columns import rows_per_piece, write_column
 from fastdata.storage.fields import IMAGE, LABEL, StoredField, in_file_name
-from fastdata.storage.files import PARTIAL_SUFFIX, publish, sync, whole_file
+from fastdata.storage.files import PARTIAL_SUFFIX, crc32c_file, publish, sync, whole_file
 from fastdata.storage.formats import lmdb
-from fastdata.storage.manifest import FileEntry
+from fastdata.storage.manifest import ELSEWHERE, FileEntry
 from fastdata.storage.records import INDEX_NAME, ROWS_PER_BATCH, SCHEMA, write_index
 from fastdata.storage.row_groups import named
 
@@ -97,7 +95,7 @@ class Outputs:
 
         A source's archives or tables are not read again.
         """
-        if self.job.container not in formats.ELSEWHERE:
+        if self.job.container not in ELSEWHERE:
             return [part.file for part in parts if part.file is not None]
         assert self.job.root is not None
         start = len(self.job.root.rstrip("/")) + 1
@@ -114,7 +112,7 @@ class Outputs:
         self, parts: Sequence[UnitPart], numbers: Mapping[str, int], field: str
     ) -> Iterator[pa.RecordBatch]:
         """Yield the index rows of all units, of a field's blobs; ``numbers`` are the files'."""
-        elsewhere = self.job.container in formats.ELSEWHERE
+        elsewhere = self.job.container in ELSEWHERE
         for batch in self._section(parts, field):
             yield _numbered(batch, numbers) if elsewhere else batch
 

@@ -51,7 +51,7 @@ from fastdata.storage.formats.parquet_pages import (
     plain_pages,
 )
 from fastdata.storage.local import LocalFile
-from fastdata.storage.look import instead, is_unknown_file, look
+from fastdata.storage.peek import is_unknown_file, lacks_data, peek
 from fastdata.storage.source import MOST_BYTES
 
 _EXTENSION = ".parquet"
@@ -238,11 +238,13 @@ def _files(
     elif not is_folder(path := Path(root)):
         if not path.is_file():
             raise SourceError(f"{root}: no such folder or file", "Name the files with --root.")
-        if not look(root).source and not is_unknown_file(root):
-            raise instead(root, "is not Parquet", "")
+        if not peek(root).source and not is_unknown_file(root):
+            raise lacks_data(root, "is not Parquet", "")
         return {path.name: LocalFile(path.absolute())}
     tree = RemoteTree(place, storage_options) if is_url(root) else LocalTree(Path(root).absolute())
     found = data_files(tree, _EXTENSION)
     if not found:
-        raise instead(str(tree), "holds no *.parquet", "Name the folder of the files with --root.")
+        raise lacks_data(
+            str(tree), "holds no *.parquet", "Name the folder of the files with --root."
+        )
     return found

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from fastdata.storage.arrow import array, as_numpy, has_nulls
 from fastdata.storage.fields import IMAGE, Field
-from fastdata.storage.formats import Sample
+from fastdata.storage.formats import NewSample
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.manifest import FileEntry
 from fastdata.storage.records import ROWS_PER_BATCH, SCHEMA, Row, rows_to_batch
@@ -65,7 +65,7 @@ class PartBuilder:
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self._fields = fields
-        self._held: list[Sample] = []
+        self._held: list[NewSample] = []
         #: Batches of the images' index rows, then of each field's values or index rows.
         self._batches: list[list[pa.RecordBatch]] = [[] for _ in range(1 + len(fields))]
         self._bad: list[Bad] = []
@@ -73,7 +73,7 @@ class PartBuilder:
         self.samples = 0
         self._blob_bytes = 0
 
-    def add(self, sample: Sample | Bad) -> TypeGuard[Sample]:
+    def add(self, sample: NewSample | Bad) -> TypeGuard[NewSample]:
         """Append a sample, or an image that cannot be packed; return whether it is a sample."""
         if isinstance(sample, Bad):
             self._bad.append(sample)

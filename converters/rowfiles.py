@@ -16,7 +16,7 @@ from fastdata.converters.trees import SourceFile
 
 from fastdata.errors import FastdataError, SourceError
 from fastdata.remote.answers import ChangedError
-from fastdata.storage.formats.parquet import PARQUET_ERRORS
+from fastdata.storage.formats.parquet_pages import PARQUET_ERRORS
 
 #: Most rows of a `RowBatch`.
 BATCH_ROWS = 8192

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 from fastdata.errors import FastdataError, SampleError, UnreadableError
 from fastdata.remote.answers import ChangedError
 from fastdata.remote.urls import is_url
+from fastdata.storage.arrow import column_path as column_path
 from fastdata.storage.arrow import python_values
 from fastdata.storage.formats.arrow_ipc import MappedArrow
-from fastdata.storage.formats.parquet import PARQUET_ERRORS
-from fastdata.storage.table_rows import column_path as column_path
+from fastdata.storage.formats.parquet_pages import PARQUET_ERRORS
 
 if TYPE_CHECKING:
     from fastdata.converters.trees import SourceFile

@@ -24,9 +24,9 @@ from fastdata.converters.trees import file_at
 from fastdata.errors import SourceError
 from fastdata.remote.urls import is_url, name_of, redact
 from fastdata.storage.arrow import array
-from fastdata.storage.formats.parquet import PARQUET_ERRORS
+from fastdata.storage.formats.parquet_pages import PARQUET_ERRORS
 from fastdata.storage.jsontext import parse_json
-from fastdata.storage.look import look
+from fastdata.storage.peek import peek
 
 #: Usual names of columns of text that may look like numbers.
 _TEXTS = ("key", "caption", "captions", "text", "txt", "title", "prompt", "description")
@@ -49,7 +49,7 @@ def read_table(
     number would lose a digit; else it is text, and so are the columns ``texts``.
     """
     shown = redact(os.fspath(path))
-    if not is_url(path) and os.path.isdir(path) and look(path).kind == "parquet":
+    if not is_url(path) and os.path.isdir(path) and peek(path).kind == "parquet":
         with reading(shown, "a folder of Parquet"):
             return pq.read_table(path)  # of Hive, its folders' names are columns
     name = name_of(os.fspath(path)) if is_url(path) else os.path.basename(path)

@@ -26,6 +26,7 @@ from fastdata.converters.records import Record, read_record
 from fastdata.converters.rows import NullError, read_row
 from fastdata.converters.trees import file_at
 
+from fastdata._native import crc32c
 from fastdata.decode.codecs import probe
 from fastdata.decode.pillow import ImageInfo
 from fastdata.errors import DataError, SampleError, UnreadableError, printable
@@ -33,15 +34,14 @@ from fastdata.executors import report
 from fastdata.maintenance.seek_points import SEEK_BATCH, seek_tables
 from fastdata.remote.answers import ChangedError
 from fastdata.remote.filesystem import read_bytes
-from fastdata.remote.ranges import FileRef, Request, Wanted, merge
+from fastdata.remote.ranges import FileRef, RangeRequest, Wanted, merge
 from fastdata.remote.retries import Patience
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage import formats
-from fastdata.storage.checksum import crc32c
 from fastdata.storage.fields import IMAGES, Field
 from fastdata.storage.files import publish, temporary_name, whole_file, written_behind
-from fastdata.storage.formats import Sample
-from fastdata.storage.manifest import FileEntry
+from fastdata.storage.formats import NewSample
+from fastdata.storage.manifest import IN_PLACE, FileEntry
 from fastdata.storage.records import Row
 from fastdata.storage.row_groups import address, named
 from fastdata.storage.source import upright_size
@@ -129,7 +129,7 @@ def pieces(job: PackJob, unit: Unit) -> Iterator[Piece]:
 _Blob: TypeAlias = tuple[bytes, ImageInfo, int | None]
 
 
-def samples(job: PackJob, start: int, stop: int) -> Iterator[Sample | Bad]:
+def samples(job: PackJob, start: int, stop: int) -> Iterator[NewSample | Bad]:
     """Read, check and encode records, a few at a time; yield samples, or bad images."""
     for group, read in _groups(job, start, stop):
         judged: list[list[_Blob] | SampleError] = []  # an image's blob first
@@ -191,7 +191,9 @@ def _read_sound(record: Record, read: Read) -> bytes:
 _NO_IMAGE, _MISSING = ImageInfo("other", 0, 0, 1), ImageInfo("other", 0, 0, 0)
 
 
-def _sample(job: PackJob, record: Record, blobs: Sequence[_Blob], tables: Sequence[Any]) -> Sample:
+def _sample(
+    job: PackJob, record: Record, blobs: Sequence[_Blob], tables: Sequence[Any]
+) -> NewSample:
     fields, rest = [], iter(zip(blobs, tables, strict=True))
     (image, info, _), table = next(rest)
     for value in record.fields:
@@ -202,7 +204,7 @@ def _sample(job: PackJob, record: Record, blobs: Sequence[_Blob], tables: Sequen
             value = None if about is _MISSING else (_row(job, own, blob, about, points), blob)
         fields.append(value)
     row = _row(job, record, image, info, table)
-    return Sample(row, image, tuple(fields), _is_turned(job, record, info))
+    return NewSample(row, image, tuple(fields), _is_turned(job, record, info))
 
 
 def _is_turned(job: PackJob, record: Record, image: ImageInfo) -> bool | None:
@@ -337,7 +339,7 @@ def _fetch(records: Sequence[Record], storage_options: Mapping[str, Any] | None)
     held: dict[str, bytes | SampleError] = {}
     patience = Patience()
 
-    def read(request: Request) -> None:
+    def read(request: RangeRequest) -> None:
         keys = [records[one.number].key for one in request.members]
         try:
             url, start, stop = request.file.url, request.start, request.stop
@@ -381,7 +383,7 @@ def pack_unit(job: PackJob, unit: Unit) -> None:
     part = PartBuilder(job.fields)
     about: dict[str, Any] = {"file_number": NO_FILE}
     found = samples(job, unit.start, unit.stop)
-    if job.container in formats.IN_PLACE:
+    if job.container in IN_PLACE:
         for sample in found:
             part.add(sample)
     else:
@@ -402,6 +404,6 @@ def pack_unit(job: PackJob, unit: Unit) -> None:
         part.write(temporary, unit.fingerprint, **about)
 
 
-def prepare(job: PackJob, piece: Piece) -> list[Sample | Bad]:
+def prepare(job: PackJob, piece: Piece) -> list[NewSample | Bad]:
     """Prepare a piece for a file that another process, or this one, writes."""
     return list(samples(job, piece.start, piece.stop))

@@ -33,7 +33,7 @@ from fastdata.storage.formats.npy import HEAD, read_array, read_header
 from fastdata.storage.formats.shards import npy_shape
 from fastdata.storage.formats.tars import Member, members
 from fastdata.storage.jsontext import parse_json
-from fastdata.storage.look import instead
+from fastdata.storage.peek import lacks_data
 from fastdata.storage.shapes import with_formats, with_masks
 
 #: Most bytes of a .cls and of a .json, which are read whole.
@@ -111,7 +111,7 @@ class WebDataset(ImageSource):
             raise SourceError(what, "Name the shards, or their folder, with --root.") from None
         if not self.archives:
             hint = "Name the shards, or their folder, with --root; gunzip compressed ones."
-            raise instead(where, "holds no *.tar", hint)
+            raise lacks_data(where, "holds no *.tar", hint)
         self.inputs = [Path(file.location) for file in self.archives]
         if is_url(root):
             self.inputs = [*expand(root)]

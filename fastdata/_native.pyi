@@ -53,18 +53,26 @@ CRC32C_BY_INSTRUCTION: bool
 
 def crc32c(data: Buffer, crc: int = 0) -> int: ...
 def crc32c_combine(crc_a: int, crc_b: int, length_b: int) -> int: ...
-def png_pixels(
-    inflated: Buffer,
-    width: int,
-    height: int,
-    depth: int,
-    colour: int,
-    interlaced: bool,
-    palette: Buffer,
-    out: UInt8s,
-    numbers: bool = False,
-) -> tuple[Code, str]:
-    """Unfilter a PNG's inflated rows into ``out``; return (code, detail)."""
+
+class PngHeader:
+    """IHDR chunk of a PNG. ``numbers``: pixels are numbers rather than colours."""
+
+    def __init__(
+        self, width: int, height: int, depth: int, colour: int, interlaced: bool, numbers: bool
+    ) -> None: ...
+    @property
+    def valid(self) -> bool:
+        """Whether there may be such an image, and the core decodes it."""
+
+    @property
+    def channels(self) -> int:
+        """Bytes of a pixel of the result: 1 for grey, else 3; or those of its numbers."""
+
+    def inflated_bytes(self, rows: int) -> int:
+        """Return the inflated bytes of the first rows; of an interlaced image, of all."""
+
+    def pixels(self, inflated: Buffer, palette: Buffer, out: UInt8s) -> tuple[Code, str, int]:
+        """Unfilter inflated rows into ``out``, (rows, width, channels)."""
 
 def probe(data: Buffer) -> tuple[str, int, int, int, str, bool, int, Code, str, int]:
     """Return (encoding, width, height, components, sampling, progressive, orientation, code,
@@ -145,9 +153,6 @@ class Extents:
     def seekable(self) -> UInt8s:
         """(N,), 1 where there are seek points."""
 
-    def count_seekable(self) -> int:
-        """Return the number of samples with seek points."""
-
     @property
     def files(self) -> Int32s:
         """(N,), numbers of the table's files; -1 for those that have a file of their own."""
@@ -168,14 +173,15 @@ class Extents:
     def orientations(self) -> npt.NDArray[np.int8]:
         """(N,), EXIF orientations that images are turned by; 0: none; -1: as the header says."""
 
-    def attach(self, index: int, data: Buffer) -> None:
-        """Set a sample's bytes, which are kept, not copied. Not while a batch reads from it."""
+    def attach(self, index: int, data: Buffer, rows: Buffer | None = None, at: int = 0) -> None:
+        """Set a sample's bytes, which are kept, not copied. Not while a batch reads from it.
+
+        With ``rows``: its first bytes, and those from byte ``at`` on; others are
+        ``bad_seek_points``.
+        """
 
     def attach_column(self, column: BinaryColumn, rows: Int64s) -> None:
         """Set the bytes of all samples to values of a column, (N,); a null leaves the path."""
-
-    def attach_rows(self, index: int, header: Buffer, rows: Buffer, at: int) -> None:
-        """Set a sample's first bytes, and those from ``at`` on; others are ``bad_seek_points``."""
 
     def is_partial(self, index: int) -> bool:
         """Return whether only some of a sample's bytes were attached."""
@@ -426,11 +432,13 @@ class Rendering:
         fill: Sequence[int] = (0, 0, 0),
         targets: Targets | None = None,
     ) -> None: ...
-    def one(self, index: int, cut: CutRows, targets: Targets | None = None) -> Rendering:
+    def one(self, index: int, cut: CutRows) -> Rendering:
         """Return the rendering of one sample; ``cut``: its geometry, (1,)."""
 
     @property
     def out(self) -> Any: ...
+    @property
+    def cuts(self) -> Any: ...
 
 class DecodeJob(Work):
     """A batch in one or more views; holds its samples' memory until it is done and dropped.

@@ -46,29 +46,29 @@ from fastdata.loading.fields.targets import (
 )
 from fastdata.once import once
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.patterns import is_pattern
-from fastdata.remote.urls import absolute, is_url, redact
+from fastdata.remote.patterns import absolute, is_pattern
+from fastdata.remote.urls import is_url, redact
 from fastdata.staging.first_use import indexed, is_indexed_here
 from fastdata.staging.staged import Original, tell_of_copy, telling_of_copy
 from fastdata.storage.cache import Cache
 from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.fields import IMAGES, LABEL, MASKS, outlines_among
-from fastdata.storage.generation import require_same
 from fastdata.storage.hugging_face import Hub, is_hub, open_hub, split_formats
 from fastdata.storage.listed import FileList, FilesSource
 from fastdata.storage.manifest import Manifest
-from fastdata.storage.packed import IndexedSource
-from fastdata.storage.parted import PartedSource, open_local
+from fastdata.storage.packed import IndexedSource, require_same
+from fastdata.storage.parts import PartsSource, open_local
 from fastdata.storage.paths import working_folder
 from fastdata.storage.records import Row
+from fastdata.storage.row_groups import warn_of_row_groups
 from fastdata.storage.shapes import with_formats
 from fastdata.storage.source import Blob, Source
-from fastdata.storage.table_rows import TableRows
-from fastdata.storage.tables import TableSource
+from fastdata.storage.tables import TableSource, TableView
 from fastdata.text import class_name, human_count
-from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe, first_of_ours
+from fastdata.transforms.compile import compile_recipe, first_of_ours
 from fastdata.transforms.identity import pillow_changed
 from fastdata.transforms.outcomes import Refusal, without_fixed_size
+from fastdata.transforms.recipe import NO_IMAGE, Recipe
 
 Transform: TypeAlias = Callable[[Image.Image], Any]
 
@@ -175,7 +175,7 @@ class ImageDataset(NativeSamples):
                 "Make that a part of transforms=.",
             )
         self.hub: Any = path if is_hub(path) else None
-        self._table: Any = path if isinstance(path, TableRows) else self.hub
+        self._table: Any = path if isinstance(path, TableView) else self.hub
         self._base = working_folder()  # of relative paths, wherever the process is later
         self.folder: Any = None
         self._kinds: dict[str, str] = {}
@@ -219,7 +219,8 @@ class ImageDataset(NativeSamples):
             warn_of_boxes(name, getattr(self, name), self._fields, unknown)
         if transforms is not None and fields is None:
             warn_of_targets(self.path, self._fields, self._source.fields)
-        self._source.tell_decoded()
+        if self._source.capabilities.row_groups:
+            warn_of_row_groups(str(self._source.location))
         if isinstance(self._source, IndexedSource):
             located = [one.name for one in self._source.fields if one.format]
             located += [MASKS] * bool(outlines_among(self._source.fields))
@@ -301,7 +302,7 @@ class ImageDataset(NativeSamples):
 
     def _classes_of_objects(self) -> Sequence[str]:
         """Return the names of the classes that COCO's, VOC's or YOLO's labels number."""
-        if not isinstance(self._source, (IndexedSource, PartedSource)):
+        if not isinstance(self._source, (IndexedSource, PartsSource)):
             return ()
         about: Any = self.manifest.source
         while isinstance(about, Mapping) and "classes" not in about:
@@ -372,7 +373,7 @@ class ImageDataset(NativeSamples):
         return self._open_remote(str(folder))
 
     def _open_remote(self, url: str, text: bytes | None = None) -> Source:
-        from fastdata.remote.parted import open_remote  # not needed for local datasets
+        from fastdata.remote.opening import open_remote  # not needed for local datasets
 
         return open_remote(url, self.cache, self._storage_options, self._remote, text)
 
@@ -384,7 +385,7 @@ class ImageDataset(NativeSamples):
     def __getstate__(self) -> dict[str, Any]:
         left_out = ("_source", "_decoder", "_targets", "opened_table")
         state = {name: value for name, value in self.__dict__.items() if name not in left_out}
-        if isinstance(self._source, PartedSource):  # without parts that are added later
+        if isinstance(self._source, PartsSource):  # without parts that are added later
             state["_source"] = self._source
         return {**state, "_generation": self._source.generation}
 
@@ -632,8 +633,8 @@ class ImageDataset(NativeSamples):
         return self._source
 
     @property
-    def _indexed(self) -> IndexedSource | PartedSource:
-        if not isinstance(self._source, (IndexedSource, PartedSource)):
+    def _indexed(self) -> IndexedSource | PartsSource:
+        if not isinstance(self._source, (IndexedSource, PartsSource)):
             raise NoAttributeError(
                 f"{self.path}: a dataset of another library has no index and no manifest",
                 "Make them of its files with fastdata convert.",

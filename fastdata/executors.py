@@ -1,7 +1,7 @@
 """Executors of independent tasks: in this thread, in daemon threads, or in worker processes.
 
-`Executor` has the interface of packing: results in order, and progress. `DaemonThreads` and
-`InProcess` also have that of `concurrent.futures`, for loaders.
+Packing uses the interface of `Executor`: results in order, and progress. Loaders use that of
+`concurrent.futures`, which `DaemonThreads` and `InProcess` have.
 """
 
 from __future__ import annotations

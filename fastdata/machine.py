@@ -85,7 +85,7 @@ def slurm_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         # "gpu[003-005,9],login": the first one is gpu003.
         nodes = re.match(r"(?:\[[^]]*\]|[^,[])+", environ["SLURM_STEP_NODELIST"])
         job, step = int(environ["SLURM_JOB_ID"]), int(environ["SLURM_STEP_ID"])
-        found = {
+        variables = {
             "RANK": environ["SLURM_PROCID"],
             "WORLD_SIZE": tasks,
             "LOCAL_RANK": environ["SLURM_LOCALID"],
@@ -99,14 +99,14 @@ def slurm_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
             f"find each other: {type(error).__name__}: {error}",
             "Start one process per node, and torchrun in it.",
         ) from error
-    return found | {name: environ[name] for name in found if name in environ}
+    return variables | {name: environ[name] for name in variables if name in environ}
 
 
 def local_ranks() -> int | None:
     """Return the number of ranks that torchrun or Slurm started here; None if unknown."""
     try:
-        found = os.environ.get("LOCAL_WORLD_SIZE") or slurm_variables().get("LOCAL_WORLD_SIZE")
-        return None if found is None else max(int(found), 1)
+        ranks = os.environ.get("LOCAL_WORLD_SIZE") or slurm_variables().get("LOCAL_WORLD_SIZE")
+        return None if ranks is None else max(int(ranks), 1)
     except ValueError:  # a UsageError is one
         return None
 

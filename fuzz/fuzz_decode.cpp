@@ -14,7 +14,6 @@
 #include "io/crc32c.h"
 #include "simd/kernels.h"
 #include "jpeg/jpeg_header.h"
-#include "jpeg/orientation.h"
 #include "jpeg/probe.h"
 #include "sample.h"
 #include "jpeg/seek_points.h"

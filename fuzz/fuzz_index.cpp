@@ -20,7 +20,6 @@
 #include "io/record.h"
 #include "io/record_table.h"
 #include "jpeg/probe.h"
-#include "probe_task.h"
 #include "read_task.h"
 
 using namespace fastdata;

@@ -24,7 +24,6 @@
 #include "engine.h"
 #include "io/crc32c.h"
 #include "jpeg/probe.h"
-#include "probe_task.h"
 #include "read_task.h"
 #include "simd/kernels.h"
 

@@ -27,11 +27,12 @@ from PIL import Image
 from tiers import slow
 
 from fastdata import ImageDataset, verify
+from fastdata._native import crc32c
 from fastdata.errors import CorruptionError
 from fastdata.storage import formats
-from fastdata.storage.checksum import crc32c, crc32c_file
 from fastdata.storage.encodings import ENCODINGS
-from fastdata.storage.formats import Sample
+from fastdata.storage.files import crc32c_file
+from fastdata.storage.formats import NewSample
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.records import SCHEMA, Row, write_index
 
@@ -313,7 +314,7 @@ class FileContainerConformance(ContainerConformance):
         """Writes blobs by the container's writer; returns the offsets, None where unknown."""
         with closing(formats.open_writer(self.container, path, ["class"])) as writer:
             for number, blob in enumerate(blob for group in groups for blob in group):
-                writer.add(Sample(row_of(number, blob), blob))
+                writer.add(NewSample(row_of(number, blob), blob))
             return list(writer.finish()["image"])
 
     def test_the_container_agrees_with_the_index(self, made: Made) -> None:

@@ -9,7 +9,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from fastdata.decode import decode_batch
-from fastdata.transforms.compile import Program, Recipe, compile_recipe
+from fastdata.transforms.compile import compile_recipe
+from fastdata.transforms.recipe import Program, Recipe
 
 
 def recipe_of(transform: Any) -> Recipe:

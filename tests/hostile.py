@@ -11,8 +11,9 @@ from typing import Any
 
 from containers import edit_manifest, exchanged, load_manifest
 
+from fastdata._native import crc32c
 from fastdata.storage import manifest
-from fastdata.storage.checksum import crc32c, crc32c_file
+from fastdata.storage.files import crc32c_file
 
 BLOCK = 512
 #: Values that sizes, counts and offsets are set to.

@@ -19,7 +19,9 @@ from script_lines import lines_added
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset
-from fastdata.transforms.compile import Recipe, Refusal, compile_recipe
+from fastdata.transforms.compile import compile_recipe
+from fastdata.transforms.outcomes import Refusal
+from fastdata.transforms.recipe import Recipe
 
 _HEAD = """# Recipes
 

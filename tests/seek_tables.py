@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from fastdata.storage.checksum import crc32c
+from fastdata._native import crc32c
 
 
 def scan_offset(jpeg: bytes) -> int:

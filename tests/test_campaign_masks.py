@@ -12,10 +12,11 @@ from fastdata import _native
 from fastdata import transforms as t
 from fastdata.decode.codecs import Encoded
 from fastdata.loading.fields.masks import moved_mask
-from fastdata.transforms.compile import Program, compile_recipe
+from fastdata.transforms.compile import compile_recipe
 from fastdata.transforms.geometry import draw
 from fastdata.transforms.nodes import OnTensors
 from fastdata.transforms.outcomes import without_fixed_size
+from fastdata.transforms.recipe import Program
 from fastdata.transforms.tree import native_program
 
 PIPELINES = int(os.environ.get("FASTDATA_CAMPAIGN_MASKS", "80"))

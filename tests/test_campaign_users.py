@@ -28,12 +28,12 @@ from containers import exchanged, load_manifest, pack_tree
 from jpegs import encode, picture
 
 from fastdata import ImageDataset, stage
+from fastdata._native import crc32c
 from fastdata.errors import FastdataError, UsageError
 from fastdata.remote import RemoteOptions
 from fastdata.remote.cache import _MAGIC, _TRAILER
 from fastdata.staging.stage import unstage
 from fastdata.staging.staged import find_staged, own_folder
-from fastdata.storage.checksum import crc32c
 from fastdata.storage.records import RECORD, RECORDS_AT, SCHEMA, write_index
 
 pytest.importorskip("fsspec")

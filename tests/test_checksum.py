@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastdata import _native
-from fastdata.storage.checksum import crc32c, crc32c_combine, crc32c_file, crc32c_range
+from fastdata._native import crc32c, crc32c_combine
+from fastdata.storage.files import crc32c_file, crc32c_range
 
 
 def crc32c_bit_by_bit(data: bytes) -> int:

@@ -14,9 +14,10 @@ from fastdata import transforms as ours
 from fastdata.decode import decode_batch
 from fastdata.plan.draws import sample_keys
 from fastdata.transforms import geometry
-from fastdata.transforms.compile import Program, compile_recipe
+from fastdata.transforms.compile import compile_recipe
 from fastdata.transforms.joint import Joint, Target
 from fastdata.transforms.outcomes import without_fixed_size
+from fastdata.transforms.recipe import Program
 from fastdata.transforms.targets import RandomIoUCrop, RandomZoomOut
 
 WIDTH, HEIGHT = 120, 90

@@ -14,6 +14,7 @@ import pytest
 from jpegs import encode, picture
 
 from fastdata import _native
+from fastdata._native import crc32c
 from fastdata.decode import (
     DecodeError,
     Engine,
@@ -21,11 +22,11 @@ from fastdata.decode import (
     seek_points,
 )
 from fastdata.errors import CorruptionError
-from fastdata.storage.checksum import crc32c
-from fastdata.storage.index import ExtentTable, Index
-from fastdata.storage.learnt import Learnt, Stamped
+from fastdata.storage.index import Index
+from fastdata.storage.learnt import Learnt
 from fastdata.storage.records import Row as IndexRow
 from fastdata.storage.records import rows_to_batch, write_index
+from fastdata.storage.source import ExtentTable, Stamped
 
 SIZE = (40, 32)
 IMAGES = [

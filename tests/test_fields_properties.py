@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fastdata.storage.arrow import as_arrow
 from fastdata.storage.columns import ColumnReader, as_column, join_columns, write_column
 from fastdata.storage.fields import Field, StoredField
-from fastdata.storage.formats import Sample, open_writer
+from fastdata.storage.formats import NewSample, open_writer
 from fastdata.storage.formats.parquet import extents
 from fastdata.storage.index import Index
 from fastdata.storage.records import Row, rows_to_batch, write_index
@@ -117,7 +117,7 @@ def test_extents_of_parquet_with_nulls(blobs: Any, plain: bool, kind: str) -> No
             about = (0, 0, None, 0)
             own = Row("", *about, len(blob or b""), 0, 0, 1, "other", 0)
             image = Row(f"{at}", *about, 3, 1, 1, 3, "png", 0)
-            writer.add(Sample(image, b"abc", ((own, blob) if blob else None,)))
+            writer.add(NewSample(image, b"abc", ((own, blob) if blob else None,)))
         offsets = writer.finish()
         written, data = pq.read_table(path).column("f").to_pylist(), path.read_bytes()
         found = [one.get("f") for one in extents(path, ["f"])]

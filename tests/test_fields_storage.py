@@ -28,9 +28,9 @@ from tiers import slow
 from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset, verify
+from fastdata._native import crc32c
 from fastdata.errors import CorruptionError, UsageError
 from fastdata.storage.arrow import as_arrow
-from fastdata.storage.checksum import crc32c
 from fastdata.storage.records import Row, rows_to_batch, write_index
 from fastdata.transforms import CenterCrop
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from fastdata.transforms import Compose, Resize
-from fastdata.transforms.compile import Recipe, compile_recipe
+from fastdata.transforms.compile import compile_recipe
+from fastdata.transforms.recipe import Recipe
 
 MODE = "RGB"
 

@@ -12,7 +12,8 @@ from recipe_packages import need
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader
-from fastdata.transforms.compile import Recipe, compile_recipe
+from fastdata.transforms.compile import compile_recipe
+from fastdata.transforms.recipe import Recipe
 
 need("transformers")
 

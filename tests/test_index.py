@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from sources import make_tree
 from tiers import slow
 
+from fastdata._native import crc32c
 from fastdata.errors import CorruptionError, DatasetError
-from fastdata.storage.checksum import crc32c
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.index import Index
 from fastdata.storage.records import (

@@ -27,7 +27,8 @@ from fastdata import Cache, DataLoader, ImageDataset, verify
 from fastdata.cli.commands import cli
 from fastdata.errors import CorruptionError
 from fastdata.remote.filesystem import upload
-from fastdata.storage.learnt import Learnt, Stamped
+from fastdata.storage.learnt import Learnt
+from fastdata.storage.source import Stamped
 from fastdata.transforms import CenterCrop
 
 COUNT, SIDE = 8, 24

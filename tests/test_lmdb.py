@@ -12,7 +12,7 @@ import pytest
 from containers import FileContainerConformance, Made, blobs_of, row_of
 
 from fastdata.errors import CorruptionError
-from fastdata.storage.formats import Sample
+from fastdata.storage.formats import NewSample
 from fastdata.storage.formats.lmdb import LmdbWriter, entries, extents, map_size, sample_key
 
 
@@ -25,7 +25,7 @@ class TestLmdb(FileContainerConformance):
         for group in groups:
             with closing(LmdbWriter(path, first, size)) as writer:
                 for blob in group:
-                    writer.add(Sample(row_of(first, blob), blob))
+                    writer.add(NewSample(row_of(first, blob), blob))
                     first += 1
                 writer.finish()
 
@@ -43,7 +43,7 @@ class TestLmdb(FileContainerConformance):
 def write(path: Path, blobs: Sequence[bytes], first: int = 0, size: int = 0) -> None:
     with closing(LmdbWriter(path, first, map_size(size))) as writer:
         for number, blob in enumerate(blobs):
-            writer.add(Sample(row_of(first + number, blob), blob))
+            writer.add(NewSample(row_of(first + number, blob), blob))
         writer.finish()
 
 
@@ -52,7 +52,7 @@ def test_what_is_not_committed_is_not_there(tmp_path: Path) -> None:
     write(path, blobs_of([100, 9_000]))
     before = path.read_bytes()
     writer = LmdbWriter(path, 2, map_size(0))
-    writer.add(Sample(row_of(2, b"lost"), b"lost"))
+    writer.add(NewSample(row_of(2, b"lost"), b"lost"))
     writer.close()
     writer.close()
     assert entries(path) == 2
@@ -79,7 +79,7 @@ def test_a_number_cannot_be_written_twice(tmp_path: Path) -> None:
         closing(LmdbWriter(path, 0, map_size(0))) as writer,
         pytest.raises(CorruptionError, match="sample 0 is already there"),
     ):
-        writer.add(Sample(row_of(0, b"again"), b"again"))
+        writer.add(NewSample(row_of(0, b"again"), b"again"))
 
 
 def test_foreign_keys_are_corrupt(tmp_path: Path) -> None:

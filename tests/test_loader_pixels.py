@@ -30,7 +30,8 @@ from fastdata.transforms import (  # noqa: E402
     ResizeKeepRatio,
     Views,
 )
-from fastdata.transforms.compile import Recipe, compile_recipe  # noqa: E402
+from fastdata.transforms.compile import compile_recipe  # noqa: E402
+from fastdata.transforms.recipe import Recipe  # noqa: E402
 from fastdata.transforms.tree import native_program  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -343,7 +343,7 @@ NORMALIZE = transforms.Normalize(0.5, 1)
 @pytest.mark.parametrize(
     ("transform", "words"),
     [
-        (t.Compose([FLIP, t.Views(CROPPED, count=2)]), "RandomHorizontalFlip stands before Views"),
+        (t.Compose([FLIP, t.Views(CROPPED, count=2)]), "RandomHorizontalFlip comes before Views"),
         (t.Compose([t.Views(CROPPED, count=2), FLIP]), "RandomHorizontalFlip comes after Views"),
         (t.Compose([t.CenterCrop(8), t.RandomCrop(9)]), r"RandomCrop\(9 x 9\) cannot be done"),
         (t.Compose([CROPPED, abs, FLIP]), "RandomHorizontalFlip comes after abs"),

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastdata import ImageDataset, stage, verify
+from fastdata._native import crc32c
 from fastdata.errors import CorruptionError, DatasetError, VersionError
-from fastdata.storage.checksum import crc32c
 from fastdata.storage.manifest import FORMAT_VERSION, WORK_NAME, FileEntry, Manifest
 
 _PATH = Path("dataset/_dataset.json")

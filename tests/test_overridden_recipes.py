@@ -16,7 +16,8 @@ need("timm", "lightly", "open_clip", "transformers")
 import_torchvision()
 
 from fastdata import DataLoader  # noqa: E402
-from fastdata.transforms.compile import Recipe, compile_recipe  # noqa: E402
+from fastdata.transforms.compile import compile_recipe  # noqa: E402
+from fastdata.transforms.recipe import Recipe  # noqa: E402
 
 Patch = pytest.MonkeyPatch
 

@@ -19,8 +19,9 @@ from fastdata import _native
 from fastdata import transforms as ours
 from fastdata.decode import decode_batch
 from fastdata.plan.draws import sample_keys
-from fastdata.transforms.compile import Program, Recipe, compile_recipe
+from fastdata.transforms.compile import compile_recipe
 from fastdata.transforms.geometry import render
+from fastdata.transforms.recipe import Program, Recipe
 
 NEAREST, BICUBIC = Image.Resampling.NEAREST, Image.Resampling.BICUBIC
 SIZES = [(90, 60), (41, 77), (33, 32), (8, 50), (130, 9)]

@@ -20,7 +20,7 @@ from PIL import Image, ImageOps
 
 from fastdata import ImageDataset
 from fastdata.errors import CorruptionError
-from fastdata.storage.formats import Sample, parquet
+from fastdata.storage.formats import NewSample, parquet
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -92,7 +92,7 @@ class TestParquet(FileContainerConformance):
 def write(path: Path, blobs: list[bytes]) -> list[int]:
     with closing(parquet.ParquetWriter(path, ["class"])) as writer:
         for number, blob in enumerate(blobs):
-            writer.add(Sample(row_of(number, blob), blob))
+            writer.add(NewSample(row_of(number, blob), blob))
         return list(writer.finish()["image"])
 
 

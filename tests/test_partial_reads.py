@@ -53,7 +53,7 @@ def dataset() -> Path:
 
 
 def extents(path: Path, *indices: int) -> Any:
-    return ImageDataset(path).source.table.gather(np.array(indices, np.int64))
+    return ImageDataset(path).source.table_of().gather(np.array(indices, np.int64))
 
 
 @cache

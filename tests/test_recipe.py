@@ -26,7 +26,9 @@ from fastdata.transforms import (
     Resize,
     Views,
 )
-from fastdata.transforms.compile import Program, Refusal, compile_recipe
+from fastdata.transforms.compile import compile_recipe
+from fastdata.transforms.outcomes import Refusal
+from fastdata.transforms.recipe import Program
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -102,7 +104,7 @@ class Odd(CenterCrop):
         ([RandomCrop(9), RandomCrop(10)], "larger than the images"),
         ([Normalize(MEAN, STD), CenterCrop(9)], "zeros what is normalised"),
         ([CenterCrop(9), Normalize(MEAN, STD), Normalize(MEAN, STD)], "already normalised"),
-        ([RandomCrop(9), Views(CenterCrop(3), CenterCrop(4))], "RandomCrop(9 x 9) stands before"),
+        ([RandomCrop(9), Views(CenterCrop(3), CenterCrop(4))], "RandomCrop(9 x 9) comes before"),
         ([Views(CenterCrop(3), count=2), Normalize(MEAN, STD)], "Normalize comes after Views"),
         (Views(CenterCrop(3), Resize(3)), "View 1: The images may have different sizes"),
         (Views(CenterCrop(3), Compose([blur, CenterCrop(4)])), "blur comes before the images"),

@@ -14,7 +14,7 @@ from recipe_packages import need
 from recipes_page import compiled, levels, page
 from script_lines import lines_added
 
-from fastdata.transforms.compile import Recipe
+from fastdata.transforms.recipe import Recipe
 
 need("timm", "open_clip", "transformers", "lightly", "dinov2")
 

@@ -17,12 +17,12 @@ from tiers import slow
 from web_server import Quiet, serving
 
 from fastdata import DataLoader, ImageDataset
+from fastdata._native import crc32c
 from fastdata.errors import OutageError, RemoteError
 from fastdata.remote import RemoteOptions, answers
 from fastdata.remote.files import remote_path
 from fastdata.remote.filesystem import download, file_info, list_files, read_bytes
 from fastdata.remote.manifests import read_manifest
-from fastdata.storage.checksum import crc32c
 
 pytest.importorskip("aiohttp")
 

@@ -15,6 +15,7 @@ from object_stores import Bucket
 from sources import jpeg, require_said, run
 from tiers import slow
 
+from fastdata._native import crc32c
 from fastdata.errors import RemoteError, UsageError
 from fastdata.remote.drivers import open_filesystem, parse_storage_options
 from fastdata.remote.files import remote_path
@@ -28,7 +29,6 @@ from fastdata.remote.filesystem import (
 )
 from fastdata.remote.retries import retrying
 from fastdata.remote.urls import is_url, join_url, name_of, redact, redact_text
-from fastdata.storage.checksum import crc32c
 
 
 @pytest.fixture

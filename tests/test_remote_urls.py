@@ -34,10 +34,10 @@ from test_cifar import Made, calls, write_archive
 from tiers import slow
 
 from fastdata import ImageDataset
+from fastdata._native import crc32c
 from fastdata.errors import DataError
 from fastdata.remote.filesystem import list_files, read_bytes, remove, upload
 from fastdata.remote.urls import join_url
-from fastdata.storage.checksum import crc32c
 from fastdata.storage.manifest import WORK_NAME, FileEntry
 
 

@@ -35,7 +35,8 @@ from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.source import Blob, Source
 from fastdata.transforms import CenterCrop, Resize
-from fastdata.transforms.compile import Recipe, compile_recipe
+from fastdata.transforms.compile import compile_recipe
+from fastdata.transforms.recipe import Recipe
 
 Identity = Callable[[Any], Any]
 

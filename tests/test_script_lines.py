@@ -19,7 +19,8 @@ from fastdata.errors import SlowPathWarning
 
 tv = import_torchvision().transforms
 
-from fastdata.transforms.compile import Recipe, compile_recipe  # noqa: E402
+from fastdata.transforms.compile import compile_recipe  # noqa: E402
+from fastdata.transforms.recipe import Recipe  # noqa: E402
 from fastdata.transforms.scripts import _LINES, imports_of  # noqa: E402
 
 #: The recipes of `recipe_libraries` are tested in an environment of their own.

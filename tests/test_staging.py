@@ -46,8 +46,8 @@ from fastdata.staging import copying
 from fastdata.staging import stage as staging
 from fastdata.staging.stage import stage, unstage
 from fastdata.staging.staged import MARKER_NAME, find_staged, own_folder
-from fastdata.storage import files, room
-from fastdata.storage.checksum import crc32c_file
+from fastdata.storage import cache, files
+from fastdata.storage.files import crc32c_file
 from fastdata.storage.index import Index
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.records import INDEX_NAME, Row, rows_to_batch, write_index
@@ -508,7 +508,7 @@ def test_no_space_on_a_real_tmpfs(
     # A tmpfs promises memory that may be in use.
     ballast.unlink()
     monkeypatch.undo()
-    monkeypatch.setattr(room, "available_memory", lambda: (1 << 30) + 5000)
+    monkeypatch.setattr(cache, "available_memory", lambda: (1 << 30) + 5000)
     with pytest.raises(SpaceError, match=r"5\.0 kB are free \(memory"):
         stage(dataset, small_tmpfs)
 

@@ -14,7 +14,8 @@ from test_pixel_programs import keys_of, program_of
 from torchvision_stub import import_torchvision
 
 from fastdata import _native
-from fastdata.transforms.compile import Recipe, compile_recipe
+from fastdata.transforms.compile import compile_recipe
+from fastdata.transforms.recipe import Recipe
 
 SIZE = (64, 48)
 

@@ -28,7 +28,8 @@ from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, DeviceLoader
 from fastdata.plan.draws import epoch_key, sample_keys
-from fastdata.transforms.compile import Refusal, compile_recipe
+from fastdata.transforms.compile import compile_recipe
+from fastdata.transforms.outcomes import Refusal
 
 need("timm")
 

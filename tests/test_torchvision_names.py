@@ -19,7 +19,8 @@ from torchvision_stub import import_torchvision
 from fastdata import DataLoader
 from fastdata import transforms as ours
 from fastdata.errors import UsageError
-from fastdata.transforms.compile import Refusal, compile_recipe
+from fastdata.transforms.compile import compile_recipe
+from fastdata.transforms.outcomes import Refusal
 
 TV = import_torchvision().transforms
 MODE = TV.InterpolationMode

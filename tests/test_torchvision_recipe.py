@@ -20,7 +20,9 @@ from torchvision_stub import import_torchvision
 
 from fastdata import transforms as ours
 from fastdata.plan import draws
-from fastdata.transforms.compile import Output, Recipe, Refusal, compile_recipe
+from fastdata.transforms.compile import compile_recipe
+from fastdata.transforms.outcomes import Output, Refusal
+from fastdata.transforms.recipe import Recipe
 from fastdata.transforms.tree import native_program
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]

@@ -33,7 +33,7 @@ from fastdata import ImageDataset, verify
 from fastdata.errors import CorruptionError, DatasetError, UsageError
 from fastdata.maintenance.verify import Verification
 from fastdata.storage import columns
-from fastdata.storage.checksum import crc32c_file
+from fastdata.storage.files import crc32c_file
 from fastdata.storage.records import (
     SCHEMA,
 )
@@ -367,7 +367,7 @@ class TestFields:
         self, copy: Copies, container: str, field: str
     ) -> None:
         path = copy(container)
-        row = ImageDataset(path).source.record(6, field)
+        row = ImageDataset(path).source.row(6, field)
         file = ImageDataset(path).source.file(row, 6)
         flip(file, row.offset + row.length // 2)
         text = found(path)

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torchvision_stub import import_torchvision
 
-from fastdata.transforms.compile import Refusal, compile_recipe
+from fastdata.transforms.compile import compile_recipe
+from fastdata.transforms.outcomes import Refusal
 
 _HEAD = """# torchvision's transforms
 

@@ -44,8 +44,13 @@ def prepare(tree: str, out: str, case: str) -> None:
     import webdataset
     from fastdata.converters import index
 
-    from fastdata.storage.manifest import MANIFEST_NAME, PART_NAME, Manifest
-    from fastdata.storage.parted import Part, Parts
+    from fastdata.storage.manifest import (
+        MANIFEST_NAME,
+        PART_NAME,
+        Manifest,
+        PartEntry,
+        PartsManifest,
+    )
 
     file, (parts, tars, rows) = io.BytesIO(), SHAPES[case]
     Image.new("RGB", (32, 32), (90, 120, 30)).save(file, "JPEG")
@@ -69,8 +74,8 @@ def prepare(tree: str, out: str, case: str) -> None:
             (part / MANIFEST_NAME).unlink()
             text = replace(own, source={**own.source, "fingerprint": str(number)}).to_json()
             (part / MANIFEST_NAME).write_text(text)
-        made.append(Part.of(PART_NAME.format(number), Manifest.load(part)))
-    (folder / MANIFEST_NAME).write_text(Parts.of(made, own).to_json())
+        made.append(PartEntry.of(PART_NAME.format(number), Manifest.load(part)))
+    (folder / MANIFEST_NAME).write_text(PartsManifest.of(made, own).to_json())
 
 
 def _now() -> Any:

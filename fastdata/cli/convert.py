@@ -47,8 +47,8 @@ from fastdata.converters.voc import VocImages
 from fastdata.converters.webdataset import WebDataset
 from fastdata.errors import UsageError
 from fastdata.remote.urls import is_url, redact
-from fastdata.storage.formats import CONTAINERS
-from fastdata.storage.look import look, metadata, table_hint
+from fastdata.storage.manifest import CONTAINERS
+from fastdata.storage.peek import metadata, peek, table_hint
 
 #: Opens each split's source; "" if there are none.
 _Sources = Mapping[str, Callable[[], ImageSource]]
@@ -63,7 +63,7 @@ class _Group(click.Group):
         given = args[0]
         if given not in self.commands and (is_url(given) or Path(given).exists()):
             what = "URL" if is_url(given) else "file" if Path(given).is_file() else "folder"
-            found = look(given)
+            found = peek(given)
             if not found.source:
                 raise UsageError(f"fastdata convert: '{redact(given)}' is {found.what}", found.hint)
             rest = "".join(f" {shlex.quote(word)}" for word in _without_root(args[1:]))

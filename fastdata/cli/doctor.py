@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fastdata.cli.locations import Location, json_option, print_json, say
-from fastdata.storage.look import look
+from fastdata.storage.peek import peek
 
 
 @click.command("doctor")
@@ -66,7 +66,7 @@ def command(dataset: Path | str, size: int, as_json: bool, **options: Any) -> No
 
     diagnosis = diagnose(dataset, transform=training_transform(size), **options)
     if not diagnosis.found.data.convert:
-        found = look(diagnosis.found.data.path)
+        found = peek(diagnosis.found.data.path)
         say(f"{diagnosis.found.data.path}: {found.what}. {found.hint}", err=True)
     if as_json:
         print_json(report.as_json(diagnosis))

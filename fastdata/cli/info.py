@@ -28,7 +28,6 @@ from fastdata.storage.fields import Field
 from fastdata.storage.files import human_bytes
 from fastdata.storage.manifest import Manifest, PartsError
 from fastdata.storage.packed import IndexedSource, PackedSource
-from fastdata.storage.parted import Parts
 from fastdata.text import aligned, human_count
 
 #: Columns of the index whose values are counted, in the index's order.
@@ -64,7 +63,7 @@ def command(dataset: Path | str, as_json: bool, storage_options: dict[str, Any] 
             about = describe(PackedSource(dataset), staged)
         lines = _lines(about)
     except PartsError as error:  # an index of parts; their own indices are not read
-        manifest = Parts.parse_found(error)
+        manifest = error.manifest
         about = _of_manifest(name, manifest, manifest.field_list)
         about["parts"] = [asdict(part) for part in manifest.parts]
         lines = _lines_of_parts(about)

@@ -25,7 +25,7 @@ from fastdata.executors import keep_freed_memory
 from fastdata.remote.urls import is_url, name_of, redact
 from fastdata.storage.fields import IMAGE_AND_LABEL
 from fastdata.storage.files import human_bytes
-from fastdata.storage.formats import IN_PLACE
+from fastdata.storage.manifest import IN_PLACE
 from fastdata.storage.source import count_samples
 from fastdata.text import human_count
 

@@ -12,7 +12,7 @@ from fastdata.cli.locations import LocalFolder, json_option, storage_options
 from fastdata.converters.encode import ENCODINGS, Encoding
 from fastdata.converters.options import EXECUTORS, PackOptions
 from fastdata.storage.fields import BOXES, OUTLINES, POINTS
-from fastdata.storage.formats import CONTAINERS
+from fastdata.storage.manifest import CONTAINERS
 from fastdata.text import human_count
 
 #: Smallest size of a file; a smaller number lacks its unit.

@@ -27,7 +27,7 @@ from fastdata.dali.decoders import (
 from fastdata.transforms.geometry import Cuts
 
 if TYPE_CHECKING:
-    from fastdata.transforms.compile import Program
+    from fastdata.transforms.recipe import Program
 
 
 @dataclass(frozen=True)

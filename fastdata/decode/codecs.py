@@ -23,7 +23,7 @@ from PIL import Image
 
 from fastdata import _native
 from fastdata.decode import pillow as by_pillow
-from fastdata.decode.decoders import NATIVE, PILLOW, Declined
+from fastdata.decode.decoders import NATIVE, PILLOW, LeftToPillow
 from fastdata.decode.limits import Limits, boxes
 from fastdata.decode.pillow import RGB, ImageInfo, Style
 from fastdata.decode.png import open_png
@@ -58,8 +58,8 @@ class Codec:
     Attributes:
         name: The kind, in words.
         decoder: Name of the decoder, as in `Encoded.decoder`.
-        open: Reads the header, given (bytes, whether a checksum vouches for them); raises
-            `Declined` or anything else to leave the image to Pillow.
+        open: Reads the header of (bytes, whether a checksum vouches for them); raises
+            `LeftToPillow` or anything else to leave the image to Pillow.
         module: The module that ``open`` needs, if any.
         format: Pillow's name of the kind.
     """
@@ -110,18 +110,18 @@ class _Whole(NamedTuple):
 
     def stored(self) -> Pixels:
         """Return all pixels: (height, width) grey, or 2 to 4 channels, the last one alpha."""
-        found: npt.NDArray[Any] = self.function()
-        shape = found.shape
+        pixels: npt.NDArray[Any] = self.function()
+        shape = pixels.shape
         usual = shape[:2] == (self.height, self.width) and (len(shape) == 2 or shape[2:] < (5,))
-        if found.dtype != np.uint8 or len(shape) > 3 or not usual:
-            raise Declined(f"its pixels are {found.dtype}, of shape {shape}")
-        return found
+        if pixels.dtype != np.uint8 or len(shape) > 3 or not usual:
+            raise LeftToPillow(f"its pixels are {pixels.dtype}, of shape {shape}")
+        return pixels
 
     def decode(self, box: Box) -> Pixels:
-        found = self.stored()
-        if found.ndim == 3:
-            found = found[..., 0] if found.shape[2] < 3 else found[..., :3]
-        return np.ascontiguousarray(found)
+        pixels = self.stored()
+        if pixels.ndim == 3:
+            pixels = pixels[..., 0] if pixels.shape[2] < 3 else pixels[..., :3]
+        return np.ascontiguousarray(pixels)
 
 
 def _open_heic(data: bytes, trusted: bool) -> Reader:
@@ -166,35 +166,35 @@ def _open_rows(data: bytes, trusted: bool) -> Reader:
     """Open a BMP or TIFF of 8 bits that is not compressed, as Pillow describes it."""
     image = Image.open(io.BytesIO(data))
     if getattr(image, "tag_v2", {}).get(274, 1) != 1:
-        raise Declined("its orientation is not 1")
+        raise LeftToPillow("its orientation is not 1")
     strips, bottom = [], 0
     tiles: list[Any] = list(image.tile)
     for decoder, (left, top, right, lower), offset, arguments in tiles:
         if decoder != "raw":
-            raise Declined("its pixels are compressed")
-        about: Any = [*arguments, 0, 1]
-        kind, stride, direction, *_ = about
+            raise LeftToPillow("its pixels are compressed")
+        with_defaults: Any = [*arguments, 0, 1]
+        kind, stride, direction, *_ = with_defaults
         if kind not in _CHANNELS:
-            raise Declined(f"its pixels are stored as {kind}, not as 8 bits of grey or RGB")
+            raise LeftToPillow(f"its pixels are stored as {kind}, not as 8 bits of grey or RGB")
         if (left, top, right) != (0, bottom, image.width) or offset < 0:
-            raise Declined("its pixels lie in tiles")
+            raise LeftToPillow("its pixels lie in tiles")
         channels = _CHANNELS[kind]
         shape = lower - top, image.width, channels
         steps = stride or image.width * channels, channels, 1
         if steps[0] < image.width * channels:
-            raise Declined("its rows overlap")
+            raise LeftToPillow("its rows overlap")
         # NumPy raises where the file is too short.
         strip: Pixels = np.ndarray(shape, np.uint8, data, offset, steps)
         strip = strip[::-1] if direction < 0 else strip
         strips.append(strip[..., ::-1] if kind == "BGR" else strip)
         bottom = lower
     if bottom != image.height or image.mode not in ("L", "RGB"):
-        raise Declined("parts of it are missing")
+        raise LeftToPillow("parts of it are missing")
     return _Rows(*image.size, strips)
 
 
 def _open_by_pillow(data: bytes, trusted: bool) -> Reader:
-    raise Declined("no decoder is faster")
+    raise LeftToPillow("no decoder is faster")
 
 
 #: The table. Kinds are named as in the index where that has a name for them.
@@ -220,9 +220,8 @@ _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b
 
 def kind_of(data: bytes) -> str:
     """Return an image's kind by its first bytes: a name of `fastdata.storage.encodings`."""
-    found = _native.probe(data)[0]
-    if found != "unknown":
-        return found
+    if (kind := _native.probe(data)[0]) != "unknown":
+        return kind
     if data[4:8] == b"ftyp":
         brands = data[8 : int.from_bytes(data[:4], "big")]
         if b"avif" in brands or b"avis" in brands:
@@ -261,7 +260,7 @@ def decoder_of(kind: str) -> str:
 
 
 class Foreseen(NamedTuple):
-    """Kind and decoder of an image ("" for none), found without decoding it.
+    """Kind and decoder of an image ("" for none), known without decoding it.
 
     ``sure``: the header confirms it; a library may leave some images of a kind to Pillow.
     """
@@ -299,19 +298,15 @@ def _as_array(image: Image.Image, rows: int) -> Pixels:
     out = np.empty((rows, image.width, 3), np.uint8)
     for top in range(0, rows, _BAND):
         band = 0, top, image.width, min(top + _BAND, rows)
-        out[top : band[3]] = np.asarray(_as_rgb(image.crop(band)))
+        with by_pillow.decoding(passing=MemoryError):  # Pillow cannot convert every mode
+            out[top : band[3]] = np.asarray(RGB.apply(image.crop(band)))
     return out
 
 
 def _as_numbers(image: Image.Image, rows: int) -> Pixels:
     """Return the first rows of an image of any mode, as NumPy has them."""
-    found: Pixels = np.asarray(image)[:rows]
-    return found.astype(found.dtype.newbyteorder("="), copy=False)
-
-
-def _as_rgb(image: Image.Image) -> Image.Image:
-    with by_pillow.decoding(passing=MemoryError):  # Pillow cannot convert every mode
-        return RGB.apply(image)
+    pixels: Pixels = np.asarray(image)[:rows]
+    return pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
 
 
 class Encoded:
@@ -405,8 +400,8 @@ class Encoded:
     def pixels(self, box: Box | None = None) -> Pixels:
         """Return its pixels: uint8, (rows, width, 3) RGB, or (rows, width) if it is grey.
 
-        Numbers have the dtype and the channels that Pillow has. Only the ``box`` must be right:
-        rows below it may be missing, and other pixels outside it have any values.
+        Numbers have Pillow's dtype and channels. Only pixels in the ``box`` are right: rows below
+        it may be missing.
         """
         if self._reader is not None:
             try:
@@ -428,24 +423,15 @@ class Encoded:
         return (_as_numbers if self._numbers else _as_array)(self._image, rows)
 
     def image(self) -> Image.Image:
-        """Return the whole image as a PIL image of mode RGB."""
-        if self._image is None:
-            pixels = self.pixels()
-            if self._image is None:
-                return Image.fromarray(pixels).convert("RGB")
-        return _as_rgb(self._image)
-
-    def stored(self) -> Image.Image:
-        """Return `image` in its stored mode: L, LA, RGB or RGBA."""
-        if not isinstance(self._reader, _Whole):
-            return self.image()
+        """Return an image of a kind that Pillow lacks in its stored mode: L, LA, RGB or RGBA."""
+        assert isinstance(self._reader, _Whole)
         try:
             return Image.fromarray(self._reader.stored())
         except MemoryError:
             raise
         except Exception as error:  # as above
             self._leave_to_pillow(error)
-        return self.image()
+            raise
 
 
 def open_image(
@@ -456,7 +442,7 @@ def open_image(
     codec = CODECS.get(info.encoding if known else kind_of(data))
     if codec is None or codec.pillow_opens:
         return by_pillow.open_image(data, info, limits, style)
-    return style.apply(Encoded(data, info, limits).stored())
+    return style.apply(Encoded(data, info, limits).image())
 
 
 def probe(data: bytes) -> ImageInfo:
@@ -465,9 +451,9 @@ def probe(data: bytes) -> ImageInfo:
     codec = CODECS.get(kind)
     if codec is None or codec.pillow_opens:
         return by_pillow.probe(data)
-    found = Encoded(data)
-    channels = 1 if found.pixels().ndim == 2 else 3
-    return ImageInfo(kind, found.width, found.height, channels)
+    image = Encoded(data)
+    channels = 1 if image.pixels().ndim == 2 else 3
+    return ImageInfo(kind, image.width, image.height, channels)
 
 
 _JXL_RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
@@ -479,10 +465,10 @@ def _size_of_jxl(data: bytes) -> tuple[int, int]:
     if data[:2] != b"\xff\x0a":
         # The codestream is one box, or several that each begin with a number of 4 bytes.
         behind = {b"jxlc": 0, b"jxlp": 4}
-        found = (at + behind[kind] for kind, at, _ in boxes(data) if kind in behind)
-        begin = next(found, len(data))
+        begins = (at + behind[kind] for kind, at, _ in boxes(data) if kind in behind)
+        begin = next(begins, len(data))
     if data[begin : begin + 2] != b"\xff\x0a":
-        raise Declined("no codestream")
+        raise LeftToPillow("no codestream")
     bits = int.from_bytes(data[begin + 2 : begin + 16], "little")
 
     def take(count: int) -> int:

@@ -6,5 +6,5 @@ from __future__ import annotations
 PILLOW, NATIVE = "Pillow", "native"
 
 
-class Declined(Exception):  # noqa: N818 - not an error: Pillow decides
-    """A codec does not decode an image, or not to Pillow's pixels."""
+class LeftToPillow(Exception):  # noqa: N818 - not an error: Pillow decides
+    """Image that a codec does not decode, or not to Pillow's pixels."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.decode.codecs import Encoded
-from fastdata.decode.fallback import FALLBACKS, Alone, Step, Verdict, decode_alone
+from fastdata.decode.fallback import FALLBACKS, Alone, FallbackStep, Verdict, decode_alone
 from fastdata.decode.jpeg import DecodeError, jpeg_info
 from fastdata.decode.limits import Limits
 from fastdata.errors import SampleError
@@ -133,7 +133,7 @@ def decode_jpeg(
             _, width, height, *_, code, detail, offset = _native.probe(data)
             if code == "ok":
                 size = (width, height)
-            elif Verdict(code).step(fallback, redraws=False) is Step.CODEC:
+            elif Verdict(code).step(fallback, redraws=False) is FallbackStep.CODEC:
                 _, data = _by_codec(data, None)
                 size = (data.shape[1], data.shape[0])
             else:
@@ -378,7 +378,10 @@ class PendingBatch:
         errors = []
         for index, code, detail, offset in failures:
             verdict = Verdict(code, detail, offset)
-            sample = _OneOfBatch(self, index)
+            one = slice(index, index + 1)
+            views = [view.one(index, self.cuts(n)[one]) for n, view in enumerate(self._views)]
+            number = index if self._numbered else None
+            sample = _DeclinedSample(self._samples, views, self._reading, index, number)
             outcome = decode_alone(sample, verdict, self._fallback, redraws=False)
             if outcome.error is not None:
                 errors.append(cast(DecodeError, outcome.error))
@@ -397,59 +400,58 @@ class PendingBatch:
             raise errors[0]
         return cast(_Array, self._views[0].out)
 
-    def _sample(self, index: int) -> Any:
-        """Return one sample's bytes or pixels."""
-        samples = self._extents
-        if samples is None:
-            return self._samples[index]  # type: ignore[index]
+
+class _DeclinedSample(Alone):
+    """Sample of a batch that the core declined."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        views: Sequence[_native.Rendering],
+        reading: Reading,
+        index: int,
+        number: int | None,
+    ) -> None:
+        if isinstance(samples, _native.Rows):
+            samples = samples.extents
+        self._samples, self._views, self._index, self._number = samples, views, index, number
+        turns = reading.orientations
+        if isinstance(samples, _native.Extents):
+            turns = samples.orientations
+        self._orientation = 0 if turns is None else int(turns[index])
+        self._reading = reading
+
+    def _sample(self) -> Any:
+        """Return its bytes or pixels."""
+        samples, index = self._samples, self._index
+        if not isinstance(samples, _native.Extents):
+            return samples[index]
         data = samples.read(index, check=self._reading.check)
         if samples.encodings[index] == _RAW:
             size = int(samples.widths[index]), int(samples.heights[index])
-            width, height = upright_size(*size, self._orientation(index))  # back to the stored one
+            width, height = upright_size(*size, self._orientation)  # back to the stored one
             return np.frombuffer(data, np.uint8).reshape(height, width, 3)
         return data
 
-    @property
-    def _extents(self) -> _native.Extents | None:
-        samples = self._samples
-        if isinstance(samples, _native.Rows):
-            samples = samples.extents
-        return samples if isinstance(samples, _native.Extents) else None
-
-    def _orientation(self, index: int) -> int:
-        extents = self._extents
-        known = self._reading.orientations if extents is None else extents.orientations
-        return 0 if known is None else int(known[index])
-
-    def _decode(self, index: int, sample: Any, orientation: int) -> Verdict | None:
-        one = slice(index, index + 1)
-        views = [view.one(index, self.cuts(at)[one]) for at, view in enumerate(self._views)]
+    def _decode(self, sample: Any, orientation: int) -> Verdict | None:
         turn = np.array([orientation], np.int8)
-        return decode_one(sample, views, Reading(scans=self._reading.scans, orientations=turn))
-
-
-class _OneOfBatch(Alone):
-    """One sample of a `PendingBatch`, which the core declined there."""
-
-    def __init__(self, batch: PendingBatch, index: int) -> None:
-        self._batch, self._index = batch, index
-        self._number = index if batch._numbered else None
+        reading = Reading(scans=self._reading.scans, orientations=turn)
+        return decode_one(sample, self._views, reading)
 
     def by_core(self) -> Verdict | None:
         try:
-            sample = self._batch._sample(self._index)
+            sample = self._sample()
         except (OSError, ValueError) as error:  # its file was removed meanwhile
             return Verdict(code_of(error), str(error))
-        return self._batch._decode(self._index, sample, self._batch._orientation(self._index))
+        return self._decode(sample, self._orientation)
 
     def by_codec(self) -> Encoded:
         try:
-            sample = self._batch._sample(self._index)
+            sample = self._sample()
         except (OSError, ValueError) as error:
             raise DecodeError(code_of(error), str(error), 0, self._number) from None
-        upright = self._batch._orientation(self._index) != 0
-        image, pixels = _by_codec(sample, self._number, upright)
-        verdict = self._batch._decode(self._index, pixels, 0)
+        image, pixels = _by_codec(sample, self._number, self._orientation != 0)
+        verdict = self._decode(pixels, 0)
         if verdict is not None:
             raise self._error(verdict, pixels)
         return image
@@ -458,18 +460,19 @@ class _OneOfBatch(Alone):
         sample = None
         if verdict.code == "bad_region":
             try:
-                sample = self._batch._sample(self._index)
+                sample = self._sample()
             except (OSError, ValueError) as error:
                 return DecodeError(code_of(error), str(error), 0, self._number)
         return self._error(verdict, sample)
 
     def _error(self, verdict: Verdict, sample: Any) -> DecodeError:
-        """Return the error for a verdict; one about the region says which it is, of which size."""
+        """Return the error for a verdict; of a bad region, with its place and the image's size."""
         code, text, offset = verdict
         if code == "bad_region":
             if (size := _image_size(sample)) is not None:
                 text += f" of {human_size(*size)} pixels"
-            cut, out = self._batch.cuts()[self._index], self._batch._views[0].out[self._index]
+            view = self._views[0]
+            cut, out = view.cuts[0], view.out[0]
             resized, window = tuple(cut["size"].tolist()), tuple(cut["window"].tolist())
             if not cut["whole"]:
                 text += f": {tuple(cut['box'].tolist())}"
@@ -549,15 +552,15 @@ class Engine:
         self.close()
 
 
-def _size(given: Any) -> tuple[int, int]:
+def _size(size: Any) -> tuple[int, int]:
     """Return (width, height), checked."""
     try:
-        width, height = map(operator.index, given)
+        width, height = map(operator.index, size)
         if width > 0 < height:
             return width, height
     except (TypeError, ValueError):
         pass
-    raise ValueError(f"size must be (width, height), 1 pixel or more each, not {given!r}")
+    raise ValueError(f"size must be (width, height), 1 pixel or more each, not {size!r}")
 
 
 def _image_size(data: Any) -> tuple[int, int] | None:

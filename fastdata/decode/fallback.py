@@ -1,8 +1,8 @@
-"""The fallback policy: what follows when the native core declines an image.
+"""The fallback policy: the next attempt after the native core declines an image.
 
 The core decodes baseline and progressive JPEGs that are whole. For every other
 sample it returns a code (fastdata/native/status.h). `decode_alone` then decodes the sample by
-itself, or says why nothing can: for loaders, DALI and `fastdata.decode` alike.
+itself, or returns why nothing can: for loaders, DALI and `fastdata.decode`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NOTHING_TO_DECODE = (
 _OTHER_SIZE = ("too_large", "other_size", "bad_region")
 
 
-class Step(Enum):
+class FallbackStep(Enum):
     """Next attempt after a code of the core."""
 
     FAIL = 0
@@ -59,7 +59,7 @@ class Verdict(NamedTuple):
     detail: str = ""
     offset: int = 0
 
-    def step(self, fallback: str = "always", *, redraws: bool = True) -> Step:
+    def step(self, fallback: str = "always", *, redraws: bool = True) -> FallbackStep:
         """Return what to do about the sample.
 
         Args:
@@ -67,12 +67,12 @@ class Verdict(NamedTuple):
             redraws: Whether regions are drawn again for the size that another decoder finds.
         """
         if self.code in NOTHING_TO_DECODE or (self.code in _OTHER_SIZE and not redraws):
-            return Step.FAIL
+            return FallbackStep.FAIL
         if self.code == "bad_seek_points":
-            return Step.WITHOUT_TABLE
+            return FallbackStep.WITHOUT_TABLE
         if fallback == "always" or (fallback == "unsupported" and self.code in NOT_NATIVE):
-            return Step.CODEC
-        return Step.FAIL
+            return FallbackStep.CODEC
+        return FallbackStep.FAIL
 
     @property
     def is_damage(self) -> bool:
@@ -85,10 +85,10 @@ class Outcome(NamedTuple):
 
     Attributes:
         verdict: Why the core declined it.
-        error: Why it could not be decoded; None where it was.
-        kind: The image's kind, where it was found out.
-        decoder: What decoded it, as `fastdata.decode.codecs.Encoded.decoder` says.
-        declined: Why Pillow decoded it, as `Encoded.declined` says.
+        error: Why no decoder decoded it; None if one did.
+        kind: The image's kind, if known.
+        decoder: Its decoder, as `fastdata.decode.codecs.Encoded.decoder`.
+        declined: Why Pillow decoded it, as `Encoded.declined`.
         without_table: Whether the core decoded it once its seek points were left out.
     """
 
@@ -132,7 +132,7 @@ def decode_alone(
         redraws: As `Verdict.step`.
     """
     step = verdict.step(fallback, redraws=redraws)
-    if step is Step.WITHOUT_TABLE:
+    if step is FallbackStep.WITHOUT_TABLE:
         again = sample.by_core()
         if again is None:
             # Callers of `fastdata.decode` gave the wrong table; a dataset's is only slower.
@@ -140,7 +140,7 @@ def decode_alone(
             return Outcome(verdict, error, without_table=True)
         verdict = again
         step = verdict.step(fallback, redraws=redraws)
-    if step is not Step.CODEC:
+    if step is not FallbackStep.CODEC:
         return Outcome(verdict, sample.error(verdict))
     try:
         image = sample.by_codec()

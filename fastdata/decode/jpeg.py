@@ -59,9 +59,9 @@ def jpeg_info(data: Any) -> JpegInfo:
 
     Never raises for what is in ``data``.
     """
-    found = _native.probe(data)
-    code, detail = found[7:9]
-    return JpegInfo(found[0].partition("-")[0], *found[1:6], code == "ok", detail)
+    header = _native.probe(data)
+    code, detail = header[7:9]
+    return JpegInfo(header[0].partition("-")[0], *header[1:6], code == "ok", detail)
 
 
 def seek_points(data: Any, stride: int = DEFAULT_STRIDE) -> bytes:
@@ -80,10 +80,10 @@ def seek_points(data: Any, stride: int = DEFAULT_STRIDE) -> bytes:
         DecodeError: the JPEG is damaged, or none for the native core (``unsupported``).
         ValueError: a stride below 1.
     """
-    (found,) = seek_points_many([data], stride)
-    if isinstance(found, DecodeError):
-        raise found
-    return found
+    (table,) = seek_points_many([data], stride)
+    if isinstance(table, DecodeError):
+        raise table
+    return table
 
 
 def seek_points_many(
@@ -91,8 +91,8 @@ def seek_points_many(
 ) -> list[bytes | DecodeError]:
     """Index several baseline JPEGs in less time than one by one.
 
-    They are decoded in turns by one thread: while one waits for memory or for its own last
-    bits, another goes on.
+    One thread decodes them in turns: while one waits for memory or for its own last bits,
+    another advances.
 
     Args:
         data: the JPEGs; some ten to a hundred at a time.

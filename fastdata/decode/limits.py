@@ -219,8 +219,8 @@ def _items(data: bytes) -> Iterator[memoryview]:
                     pieces = [view[at : at + size if size else None] for at, size in extents]
                     yield pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
         elif kind == b"moov":
-            for found in re.finditer(rb"(stco|co64).{8}(.{4})(.{4})", data[begin:end], re.DOTALL):
-                offset = found[2] if found[1] == b"stco" else found[2] + found[3]
+            for match in re.finditer(rb"(stco|co64).{8}(.{4})(.{4})", data[begin:end], re.DOTALL):
+                offset = match[2] if match[1] == b"stco" else match[2] + match[3]
                 yield view[int.from_bytes(offset, "big") :]
 
 
@@ -283,13 +283,13 @@ def _of_tiles(data: bytes) -> Iterator[Size]:
 
 def _of_nested(data: bytes) -> Iterator[Size]:
     """Yield the sizes of images in a file of icons or textures."""
-    for number, found in enumerate(_NESTED.finditer(data)):
+    for number, match in enumerate(_NESTED.finditer(data)):
         if number == _MOST_NESTED:
             raise SampleError(f"holds more than {_MOST_NESTED} images")
-        _, width, height, *_ = _native.probe(data[found.start() :][:_NESTED_HEADER])
+        _, width, height, *_ = _native.probe(data[match.start() :][:_NESTED_HEADER])
         yield width, height
-    for found in _CODESTREAM.finditer(data):
-        yield int.from_bytes(found[1], "big"), int.from_bytes(found[2], "big")
+    for match in _CODESTREAM.finditer(data):
+        yield int.from_bytes(match[1], "big"), int.from_bytes(match[2], "big")
     if data[:2] == b"\0\0":  # an icon's directory
         for number in range(int.from_bytes(data[4:6], "little")):
             at = int.from_bytes(data[18 + 16 * number : 22 + 16 * number], "little")

@@ -14,15 +14,15 @@ import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
+from fastdata._native import crc32c
 from fastdata.decode.codecs import kind_of
 from fastdata.errors import UsageError
-from fastdata.storage.arrow import as_arrow, stored_type
-from fastdata.storage.checksum import crc32c
+from fastdata.storage.arrow import as_arrow, child_of, nullable, stored_type
 from fastdata.storage.encodings import is_image_name
 from fastdata.storage.fields import IMAGE, LABEL, Field
 from fastdata.storage.hugging_face import names_mask
 from fastdata.storage.source import Hints
-from fastdata.storage.table_rows import Part, TableRows, child_of, nullable
+from fastdata.storage.tables import TableField, TableView
 from fastdata.text import class_name
 
 #: Usual names of a column of images' paths, the likelier first.
@@ -51,7 +51,7 @@ def rows_of(
     root: str | os.PathLike[str],
     classes: Sequence[str] | None,
     kinds: Mapping[str, str],
-) -> TableRows:
+) -> TableView:
     """Return a table's rows; for the arguments see `fastdata.ImageDataset.from_table`.
 
     ``kinds``: "image" or "mask" for columns of images beside the first one.
@@ -76,12 +76,12 @@ def rows_of(
     pixels = {name: _pixels(values) for name, values in columns.items()}
     plain = {name: _arrow(name, one) for name, one in columns.items() if pixels[name] is None}
     image = image or _image_column(columns, plain, has)
-    found, size = {}, None
+    fields, size = {}, None
     if (array := pixels[image]) is None:
-        found[image] = _require_files(image, plain[image])
+        fields[image] = _require_files(image, plain[image])
     else:
-        found[image], size = _raw(image, array)
-    parts, names = [Part(IMAGE, (image,))], list[str]()
+        fields[image], size = _raw(image, array)
+    parts, names = [TableField(IMAGE, (image,))], list[str]()
     if label == image:
         raise UsageError(f"label={label!r} is the column of images", has)
     wanted = label or (LABEL.name if LABEL.name in plain and image != LABEL.name else None)
@@ -91,23 +91,26 @@ def rows_of(
         asked = label is not None or classes is not None
         labels = _labels(wanted, plain.get(wanted), classes, asked)
         if labels is not None:
-            found[wanted], names = labels
-            parts.append(Part(LABEL, (wanted,)))
-    key = key or ("key" if "key" in plain and "key" not in found else None)
+            fields[wanted], names = labels
+            parts.append(TableField(LABEL, (wanted,)))
+    key = key or ("key" if "key" in plain and "key" not in fields else None)
     taken = {"key", *(part.field.name for part in parts)}
     for name in columns:
-        if name not in found and name != key:
-            kind, found[name] = _kind(name, pixels[name], plain.get(name), kinds.get(name))
-            lacks = kind != "column" or nullable(found[name].chunks)
-            stored = found[name].type if kind == "column" else None
+        if name not in fields and name != key:
+            kind, fields[name] = _kind(name, pixels[name], plain.get(name), kinds.get(name))
+            lacks = kind != "column" or nullable(fields[name].chunks)
+            stored = fields[name].type if kind == "column" else None
             field = Field(f"{name}_" if name in taken else name, kind, stored, lacks)
-            parts.append(Part(field, (name,)))
-    table, keys = pa.table(found), plain.get(key or image)
+            parts.append(TableField(field, (name,)))
+    table, keys = pa.table(fields), plain.get(key or image)
     if keys is not None and (key is not None or _is_text(keys.type)):
         table = table.append_column(_KEYS, keys)
     base = os.path.join(os.path.abspath(root), "")
-    about = _KEYS if _KEYS in table.column_names else None, (), _digest(base, found[image])
-    return TableRows(table, parts, None, names, *about, "table in memory", base, size, _HINTS)
+    keys_column = _KEYS if _KEYS in table.column_names else None
+    digest = _digest(base, fields[image])
+    return TableView(
+        table, parts, None, names, keys_column, (), digest, "table in memory", base, size, _HINTS
+    )
 
 
 def _columns_of(data: Any) -> dict[str, Any]:
@@ -203,30 +206,30 @@ def _files(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     for chunk in column.chunks or [pa.nulls(0, kind)]:
         if is_struct:
             names = [name for name in wanted if kind.get_field_index(name) >= 0]
-            found = {name: child_of(chunk, name) for name in names}
+            children = {name: child_of(chunk, name) for name in names}
         else:
-            found = {"bytes" if _is_bytes(kind) else "path": chunk}
-        found = {name: one for name, one in found.items() if not pa.types.is_null(one.type)}
-        arrays = [found.get(name, pa.nulls(len(chunk), of)) for name, of in wanted.items()]
+            children = {"bytes" if _is_bytes(kind) else "path": chunk}
+        children = {name: one for name, one in children.items() if not pa.types.is_null(one.type)}
+        arrays = [children.get(name, pa.nulls(len(chunk), of)) for name, of in wanted.items()]
         structs.append(pa.StructArray.from_arrays(arrays, list(wanted)))
     return pa.chunked_array(structs)
 
 
 def _require_files(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    if (found := _files(column)) is None:
+    if (files := _files(column)) is None:
         what = f"the column {name!r} is {column.type}, not paths or bytes of images"
         raise UsageError(what, "Name another, or make it one of these.")
-    return found
+    return files
 
 
 def _image_column(columns: Iterable[str], plain: Mapping[str, pa.ChunkedArray], has: str) -> str:
     """Return the column of images: one of a usual name, or the only one of bytes or pixels."""
     possible = [name for name in columns if name not in plain or _files(plain[name]) is not None]
     sure = [name for name in possible if name not in plain or not _is_text(plain[name].type)]
-    found = next((one for among in (sure, possible) for one in PATHS if one in among), None)
-    if found is None and len(sure or possible) != 1:
+    usual = next((one for among in (sure, possible) for one in PATHS if one in among), None)
+    if usual is None and len(sure or possible) != 1:
         raise UsageError("no column has images and a usual name", f"Name it: image=. {has}")
-    return found or (sure or possible)[0]
+    return usual or (sure or possible)[0]
 
 
 def _raw(name: str, array: npt.NDArray[Any]) -> tuple[pa.ChunkedArray, tuple[int, int]]:
@@ -250,18 +253,18 @@ def _raw(name: str, array: npt.NDArray[Any]) -> tuple[pa.ChunkedArray, tuple[int
 
 
 def _kind(
-    name: str, pixels: npt.NDArray[Any] | None, column: pa.ChunkedArray | None, given: str | None
+    name: str, pixels: npt.NDArray[Any] | None, column: pa.ChunkedArray | None, asked: str | None
 ) -> tuple[str, pa.ChunkedArray]:
     """Return the kind of a further field, and its column."""
-    of_images = given or ("mask" if names_mask(name) else "image")
+    of_images = asked or ("mask" if names_mask(name) else "image")
     if column is None:
         assert pixels is not None
         if of_images == "mask" and pixels.dtype == np.uint8 and pixels.ndim == 3:
-            given, column = "mask", pa.chunked_array([pa.array(map(_png, pixels), pa.binary())])
+            asked, column = "mask", pa.chunked_array([pa.array(map(_png, pixels), pa.binary())])
         else:
             column = _arrow(name, as_arrow(np.ascontiguousarray(pixels)))
-    if given is not None:
-        return given, _require_files(name, column)
+    if asked is not None:
+        return asked, _require_files(name, column)
     if (files := _files(column)) is None:
         return "column", column
     child = "path" if _is_text(column.type) else "bytes"
@@ -303,11 +306,11 @@ def _labels(
             f"label={name!r}: row {row} has {values[row]!r}, which is no class",
             "Leave such rows out; or give the column as a field, in fields= alone.",
         )
-    found = np.array(numbers, np.int64)
+    labels = np.array(numbers, np.int64)
     if known is None:
-        most = int(found.max(initial=-1)) + 1
+        most = int(labels.max(initial=-1)) + 1
         known = list(map(str, range(most if most <= _MOST_CLASSES else 0)))
-    return pa.chunked_array([as_arrow(found)]), list(known)
+    return pa.chunked_array([as_arrow(labels)]), list(known)
 
 
 def _whole(value: Any, limit: int | None) -> int | None:

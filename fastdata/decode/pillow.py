@@ -83,8 +83,8 @@ def _find_segments(jpeg: bytes, marker: int, name: bytes) -> list[tuple[int, int
     """Return (begin, end) of each segment with this marker whose data begin with this name."""
     return [
         (begin, end)
-        for found, begin, end in _native.jpeg_segments(jpeg)
-        if found == marker and jpeg.startswith(name, begin + 4)
+        for each, begin, end in _native.jpeg_segments(jpeg)
+        if each == marker and jpeg.startswith(name, begin + 4)
     ]
 
 
@@ -192,8 +192,8 @@ _UPRIGHT = {
 def _orientation(image: Image.Image) -> int:
     """Return a loaded image's EXIF orientation; 1 if its EXIF data cannot be read."""
     try:
-        found = image.getexif().get(ExifTags.Base.Orientation, 1)
-        return int(found) if found in _UPRIGHT else 1
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+        return int(orientation) if orientation in _UPRIGHT else 1
     except Exception:  # Pillow raises almost anything
         return 1
 
@@ -211,7 +211,7 @@ def _upright(image: Image.Image) -> Image.Image:
         return turned
 
 
-#: The style of torchvision's default loader; and that of masks, whose pixels are numbers.
+#: Styles of torchvision's default loader, and of masks, whose pixels are numbers.
 RGB, AS_STORED = Style(), Style("unchanged")
 
 

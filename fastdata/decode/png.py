@@ -20,37 +20,30 @@ import numpy.typing as npt
 from PIL import Image
 
 from fastdata import _native
-from fastdata.decode.decoders import Declined
+from fastdata.decode.decoders import LeftToPillow
 
 _CHUNK = Struct(">I4s")
 _HEADER = Struct(">IIBBBBB")
-_GREY, _PALETTE, _GREY_ALPHA, _RGB_ALPHA = 0, 3, 4, 6
-#: First column and row of each pass, and its steps across and down.
-_ADAM7 = (
-    *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
-    *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
-)
+_GREY = 0
 #: Numbers of grey, by depth; uint8 of others.
 _GREY_NUMBERS = {1: "?", 16: "<u2"}
-_SAMPLES = {_GREY: 1, 2: 3, _PALETTE: 1, _GREY_ALPHA: 2, _RGB_ALPHA: 4}
 
 
 class PngFile(NamedTuple):
     """Header and compressed data of a PNG.
 
-    ``palette``: three bytes a colour; ``whole``: it is always inflated to its end; ``numbers``:
-    pixels are numbers, as ``np.array(Image.open(file))`` has them, rather than colours.
+    ``palette``: three bytes a colour; ``whole``: it is always inflated to its end; ``dtype``: that
+    of numbers, as ``np.array(Image.open(file))`` has them, where it is not uint8.
     """
 
     width: int
     height: int
-    depth: int
-    colour: int
     interlaced: bool
+    header: _native.PngHeader
     palette: bytes
     data: bytes
     whole: bool
-    numbers: bool = False
+    dtype: str = ""
 
     def decode(self, box: tuple[int, int, int, int]) -> npt.NDArray[Any]:
         """Return the rows above a box's lower edge: (rows, width) grey, or (rows, width, 3) RGB.
@@ -59,35 +52,19 @@ class PngFile(NamedTuple):
         where the image has as many.
         """
         rows = self.height if self.interlaced else box[3]
-        wanted = self._inflated_bytes(self.height if self.whole else rows)
+        wanted = self.header.inflated_bytes(self.height if self.whole else rows)
         try:
             inflated = (_inflate_all if self.whole else _inflate)()(self.data, wanted)
         except Exception as error:  # each library has its own
-            raise Declined(str(error)) from None
+            raise LeftToPillow(str(error)) from None
         if len(inflated) < wanted:
-            raise Declined("the image's data end early")
-        out = np.empty((rows, self.width, self._bytes_of_pixel), np.uint8)
-        header = self.width, self.height, self.depth, self.colour, self.interlaced
-        code, detail = _native.png_pixels(inflated, *header, self.palette, out, self.numbers)
+            raise LeftToPillow("the image's data end early")
+        out = np.empty((rows, self.width, self.header.channels), np.uint8)
+        code, detail, _ = self.header.pixels(inflated, self.palette, out)
         if code != "ok":
-            raise Declined(detail)
-        found: npt.NDArray[Any] = out
-        if self.numbers and self.colour == _GREY and self.depth in _GREY_NUMBERS:
-            found = out.view(_GREY_NUMBERS[self.depth])
-        return found if found.shape[2] > 1 else found[..., 0]
-
-    @property
-    def _bytes_of_pixel(self) -> int:
-        """Bytes of a pixel of the result, as the core's `PngHeader::channels`."""
-        if self.numbers:
-            return 2 if self.colour == _GREY and self.depth == 16 else _SAMPLES[self.colour]
-        return 1 if self.colour in (_GREY, _GREY_ALPHA) else 3
-
-    def _inflated_bytes(self, rows: int) -> int:
-        """Return the bytes of so many inflated rows, as the core's `PngHeader::inflated_bytes`."""
-        bits = _SAMPLES[self.colour] * self.depth
-        passes = _passes(self.width, self.height) if self.interlaced else [(self.width, rows)]
-        return sum((1 + (columns * bits + 7) // 8) * lines for columns, lines in passes if columns)
+            raise LeftToPillow(detail)
+        pixels: npt.NDArray[Any] = out.view(self.dtype) if self.dtype else out
+        return pixels if pixels.shape[2] > 1 else pixels[..., 0]
 
 
 def open_png(data: bytes, trusted: bool, numbers: bool = False) -> PngFile:
@@ -110,40 +87,38 @@ def open_png(data: bytes, trusted: bool, numbers: bool = False) -> PngFile:
             break
         if kind == b"IDAT":
             if pieces and before != b"IDAT":
-                raise Declined("its image data lie in two places")
+                raise LeftToPillow("its image data lie in two places")
             pieces.append(view[begin:end])
         elif pieces and trusted:
             break  # Pillow accepted the rest when the file was packed
         elif zlib.crc32(view[at + 4 : end]) != int.from_bytes(view[end : end + 4], "big"):
-            raise Declined("a chunk's checksum is wrong")
+            raise LeftToPillow("a chunk's checksum is wrong")
         elif kind == b"IHDR" and length == 13 and not header:
             header = _HEADER.unpack_from(data, begin)
         elif kind in (b"acTL", b"fcTL", b"fdAT", b"CgBI"):
-            raise Declined("it is animated, or of Apple's kind")
+            raise LeftToPillow("it is animated, or of Apple's kind")
         elif kind == b"PLTE" and not pieces:
             palette = bytes(view[begin:end])
         elif kind != b"IEND":
             others.append(view[at : end + 4])
         at = end + 4
     if not header or not pieces:
-        raise Declined("it has no header, or no data")
+        raise LeftToPillow("it has no header, or no data")
     if not trusted and kind != b"IEND":
-        raise Declined("it has no end")
+        raise LeftToPillow("it has no end")
     width, height, depth, colour, compression, filters, interlaced = header
-    depths: dict[int, tuple[int, ...]] = {_GREY: (1, 2, 4, 8), _PALETTE: (1, 2, 4, 8)}
-    if numbers:  # of 16-bit grey with alpha, Pillow makes four channels
-        depths |= {_GREY: (1, 2, 4, 8, 16), _GREY_ALPHA: (8,)}
-    usual = depth in depths.get(colour, (8, 16))
     if not numbers and (colour, depth) == (_GREY, 16):
-        raise Declined("it is grey of 16 bits")
-    if not (width and height and colour in _SAMPLES and usual and width < 1 << 24):
-        raise Declined("its header is unusual")
-    if compression or filters or interlaced > 1:
-        raise Declined("its header is unusual")
+        raise LeftToPillow("it is grey of 16 bits")
+    if width >> 24 or height >> 31 or compression or filters or interlaced > 1:
+        raise LeftToPillow("its header is unusual")
+    core = _native.PngHeader(width, height, depth, colour, bool(interlaced), numbers)
+    if not core.valid:
+        raise LeftToPillow("its header is unusual")
     if others and not trusted:
         _check_metadata(header, others)
-    header = width, height, depth, colour, bool(interlaced)
-    return PngFile(*header, palette, b"".join(pieces), not trusted, numbers)
+    dtype = _GREY_NUMBERS.get(depth, "") if numbers and colour == _GREY else ""
+    compressed = b"".join(pieces)
+    return PngFile(width, height, bool(interlaced), core, palette, compressed, not trusted, dtype)
 
 
 def _check_metadata(header: tuple[Any, ...], chunks: list[memoryview]) -> None:
@@ -152,11 +127,6 @@ def _check_metadata(header: tuple[Any, ...], chunks: list[memoryview]) -> None:
     checked = _CHUNK.pack(13, start[:4]) + start[4:] + zlib.crc32(start).to_bytes(4, "big")
     pixel = b"\x89PNG\r\n\x1a\n" + checked + b"".join(chunks) + _CHUNK.pack(0, b"IDAT")
     Image.open(io.BytesIO(pixel), formats=("PNG",))
-
-
-def _passes(width: int, height: int) -> list[tuple[int, int]]:
-    """Return (columns, rows) of each pass of an interlaced image (Adam7)."""
-    return [((width - x + dx - 1) // dx, (height - y + dy - 1) // dy) for x, y, dx, dy in _ADAM7]
 
 
 @cache

@@ -49,8 +49,14 @@ def open_row(
     """
     blob = source.encoded(row, data=data)
     with _naming(source, row):
-        about = {"trusted": blob.checked, "numbers": numbers, "upright": blob.orientation != 0}
-        return Encoded(blob.data, _info(blob), limits, **about)
+        return Encoded(
+            blob.data,
+            _info(blob),
+            limits,
+            trusted=blob.checked,
+            numbers=numbers,
+            upright=blob.orientation != 0,
+        )
 
 
 def decode_row(source: Source, row: int, limits: Limits, style: Style = RGB) -> Image.Image:
@@ -134,7 +140,7 @@ def describe_kinds(
     """
     every = np.arange(len(source)) if rows is None else rows
     chosen = np.ascontiguousarray(every[:: max(1, len(every) // _INSPECTED)])
-    found: Counter[Foreseen] = Counter()
+    counts: Counter[Foreseen] = Counter()
     with suppress(FastdataError):  # reading the row raises it
         images = source.gather(chosen).blobs["image"]
         for slot, row in enumerate(chosen.tolist()):
@@ -142,13 +148,13 @@ def describe_kinds(
                 seen = _foresee(source, images, slot, row, limits)
                 if seen.decoder == NATIVE:
                     seen = seen._replace(decoder=decoder(seen.kind, images.extents, slot))
-                found[seen] += 1
+                counts[seen] += 1
     return ", ".join(
-        f"{human_share(count / found.total())} {seen.kind} "
+        f"{human_share(count / counts.total())} {seen.kind} "
         f"({seen.decoder or 'which nothing here decodes'}"
         + ("" if seen.sure else ", by its kind alone")
         + ")"
-        for seen, count in found.most_common()
+        for seen, count in counts.most_common()
     )
 
 
@@ -166,10 +172,10 @@ def _foresee(source: Source, images: BlobColumn, slot: int, row: int, limits: Li
             if size < 0:
                 size = os.fstat(file.fileno()).st_size
             file.seek(int(extents.offsets[slot]))
-            found = foresee(file.read(min(size, _HEAD)), size, limits)
+            foreseen = foresee(file.read(min(size, _HEAD)), size, limits)
         # Whether a codec takes other kinds depends on their checksum.
-        if (found.sure and found.kind.startswith("jpeg")) or size > _WHOLE:
-            return found
+        if (foreseen.sure and foreseen.kind.startswith("jpeg")) or size > _WHOLE:
+            return foreseen
     blob = source.encoded(row)
     return foresee(
         blob.data, len(blob.data), limits, trusted=blob.checked, upright=blob.orientation != 0

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass, replace
 
 from fastdata.doctor.findings import Findings
-from fastdata.storage.formats import ELSEWHERE
+from fastdata.storage.manifest import ELSEWHERE
 from fastdata.text import human_share
 
 #: Least gain that is worth advice: measurements scatter.

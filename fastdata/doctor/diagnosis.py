@@ -23,7 +23,7 @@ from fastdata.doctor.opening import Opened, extents, open_any
 from fastdata.errors import DataError, FastdataError, UsageError
 from fastdata.machine import available_memory, cpus_for_this_rank, local_ranks, usable_cpus
 from fastdata.staging.staged import default_place
-from fastdata.storage.room import room
+from fastdata.storage.cache import room
 from fastdata.storage.source import Source
 from fastdata.text import human_count
 from fastdata.transforms.containers import Compose
@@ -221,7 +221,7 @@ def _described(opened: Opened, samples: npt.NDArray[np.int64], stats: Stats) -> 
     seekable = 1.0
     if opened.data.container != "files":
         images = opened.dataset.source.gather(samples).blobs["image"].extents
-        lacking = jpegs.get("jpeg", 0) / decoded - images.count_seekable() / len(samples)
+        lacking = jpegs.get("jpeg", 0) / decoded - np.count_nonzero(images.seekable) / len(samples)
         seekable -= max(lacking, 0.0)
     return replace(
         opened.data,

@@ -20,8 +20,8 @@ from fastdata.remote.urls import is_url, redact
 from fastdata.storage.cache import Cache
 from fastdata.storage.files import is_tmpfs
 from fastdata.storage.listed import FileList, FilesSource
-from fastdata.storage.look import look
 from fastdata.storage.manifest import WORK_NAME, has_manifest
+from fastdata.storage.peek import peek
 from fastdata.storage.row_groups import split_name
 from fastdata.storage.source import Source
 
@@ -151,7 +151,7 @@ def _describe_tree(dataset: ImageDataset, source: FilesSource) -> DatasetFacts:
         container="files",
         root=str(path),
         # Empty where more than a class belongs to an image: packing would lose it.
-        convert=f"fastdata convert imagefolder --root {root}" if look(path).source else "",
+        convert=f"fastdata convert imagefolder --root {root}" if peek(path).source else "",
         samples=len(files),
         bytes=size,
         stage_bytes=size + len(files) * _PAGE,

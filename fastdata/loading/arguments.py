@@ -23,9 +23,9 @@ from fastdata.loading.fields.samples import require_names
 from fastdata.loading.samplers import find_ranks, own_ranks
 from fastdata.plan.order import AUTO, OrderLike, as_order
 from fastdata.transforms import timm
-from fastdata.transforms.compile import Recipe
 from fastdata.transforms.identity import changed
 from fastdata.transforms.outcomes import Refusal
+from fastdata.transforms.recipe import Recipe
 
 #: Scripts may assign `fastdata.DataLoader` to torch's name.
 TorchLoader = torch.utils.data.DataLoader

@@ -9,8 +9,9 @@ import torch
 
 from fastdata.device.ragged import Ragged
 from fastdata.loading.fields.targets import TargetReader, lists_of
-from fastdata.storage.columns import Column, is_ragged, python_objects
+from fastdata.storage.columns import is_ragged, python_objects
 from fastdata.storage.fields import Field
+from fastdata.storage.source import Column
 from fastdata.transforms.joint import ABSENT, Moved
 
 if TYPE_CHECKING:

@@ -23,12 +23,12 @@ from fastdata.loading.seeding import seeded
 from fastdata.storage.fields import LABEL
 from fastdata.storage.hugging_face import dataset_class, images_of
 from fastdata.storage.source import Source
-from fastdata.storage.table_rows import TableRows
-from fastdata.storage.tables import TableSource
+from fastdata.storage.tables import TableSource, TableView
 from fastdata.text import human_count
-from fastdata.transforms.compile import Recipe, compile_recipe, own_hint
+from fastdata.transforms.compile import compile_recipe, own_hint
 from fastdata.transforms.identity import name_of, offered, pillow_changed
 from fastdata.transforms.outcomes import Refusal
+from fastdata.transforms.recipe import Recipe
 
 #: The function of each dataset, and the keys of the rows that it makes.
 _KEYS: WeakKeyDictionary[Any, tuple[Any, list[str] | Unreadable]] = WeakKeyDictionary()
@@ -73,7 +73,7 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Readable | Unre
     if reason := pillow_changed():
         recipe = Refusal(f"{reason}. Undo that.")
     rows = _as_python(whole.opened_table.rows)
-    names = {part.place[0]: part.field.name for part in rows.parts if len(part.place) == 1}
+    names = {part.place[0]: part.field.name for part in rows.fields if len(part.place) == 1}
     if dicts := [key for key in keys if key not in names]:
         return Unreadable(f"{dicts[0]!r} is a column of dicts", IN_PLACE)
     source = TableSource(rows)
@@ -148,15 +148,15 @@ def _made(dataset: Any, row: int) -> dict[str, Any]:
         return dict(dataset[row])
 
 
-def _as_python(rows: TableRows) -> TableRows:
+def _as_python(rows: TableView) -> TableView:
     """Return rows whose columns are Python objects, as `datasets` makes them."""
     parts = (
         replace(part, field=part.field._replace(type=None), decode=part.decode or _same)
         if part.field.kind == "column" and part.field != LABEL
         else part
-        for part in rows.parts
+        for part in rows.fields
     )
-    return replace(rows, parts=tuple(parts))
+    return replace(rows, fields=tuple(parts))
 
 
 def _same(value: Any) -> Any:

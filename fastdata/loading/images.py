@@ -35,9 +35,10 @@ from fastdata.storage.hugging_face import images_of, is_hub
 from fastdata.storage.joined import JoinedSource
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count, human_size
-from fastdata.transforms.compile import Recipe, compile_recipe
+from fastdata.transforms.compile import compile_recipe
 from fastdata.transforms.identity import fresh_look
 from fastdata.transforms.outcomes import Refusal
+from fastdata.transforms.recipe import Recipe
 from fastdata.transforms.schedule import of_size
 
 
@@ -226,7 +227,7 @@ def _join(
         # Two subsets of one dataset share what is learnt of its files.
         sources = {id(part.dataset): part.open for part in parts}
         opened = {key: open_one(learns) for key, open_one in sources.items()}
-        return JoinedSource.of([opened[id(part.dataset)] for part in parts])
+        return JoinedSource([opened[id(part.dataset)] for part in parts])
 
     named = [part.what for part in parts[:_NAMED_PARTS]]
     if len(parts) > len(named):

@@ -31,9 +31,9 @@ from fastdata.loading.iterator import NativeIterator
 from fastdata.plan.order import Order
 from fastdata.plan.position import PassProgress
 from fastdata.plan.schedule import BatchSchedule, Drawn, Numbering
-from fastdata.storage.source import Source
-from fastdata.transforms.compile import Recipe
+from fastdata.storage.source import PassRequest, Source
 from fastdata.transforms.outcomes import without_fixed_size
+from fastdata.transforms.recipe import Recipe
 
 if TYPE_CHECKING:
     from fastdata.loading.resolved import Resolved
@@ -123,7 +123,7 @@ class NativePath:
         if self.in_part and not self._by_size:
             fetches = partial(plan_fetches, self._settings, numbering, key)
         blobs = blobs_among(self.source, self._fields)
-        remote = self.source.start_pass(batches, numbering, bad, fetches, blobs)
+        remote = self.source.start_pass(PassRequest(batches, numbering, bad, fetches, blobs))
         if remote is not None:
             batches = remote
         drops = config.on_error == "drop"

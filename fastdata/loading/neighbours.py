@@ -23,8 +23,7 @@ from fastdata.loading.mixture import leaves
 from fastdata.plan.order import BLOCK, OrderLike, mixes_neighbours
 from fastdata.remote.urls import redact
 from fastdata.storage.listed import FilesSource
-from fastdata.storage.row_groups import Blocks
-from fastdata.storage.source import Source
+from fastdata.storage.source import Blocks, Source
 
 #: Places of a dataset where two neighbours' labels are compared.
 _PLACES = 64

@@ -21,9 +21,9 @@ from fastdata.loading.images import recognise_any
 from fastdata.loading.mixture import transforms_of
 from fastdata.text import human_count
 from fastdata.transforms import timm
-from fastdata.transforms.compile import NO_IMAGE, Recipe
 from fastdata.transforms.identity import fresh_look
 from fastdata.transforms.outcomes import Refusal, Unknown, without_fixed_size
+from fastdata.transforms.recipe import NO_IMAGE, Recipe
 from fastdata.transforms.schedule import BySize
 
 _PATHS = {

@@ -31,10 +31,11 @@ from fastdata.storage.fields import MASKS, Field
 from fastdata.storage.paths import working_folder
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count
-from fastdata.transforms.compile import Recipe, compile_recipe, movements
+from fastdata.transforms.compile import compile_recipe, movements
 from fastdata.transforms.identity import changed, is_code, pillow_changed
 from fastdata.transforms.joint import ABSENT, Joint, Target
 from fastdata.transforms.outcomes import Refusal
+from fastdata.transforms.recipe import Recipe
 
 _WRAPPER = "torchvision.tv_tensors._dataset_wrapper"
 #: Beginning of the columns that masks are painted from.

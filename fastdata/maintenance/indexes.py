@@ -13,7 +13,7 @@ import pyarrow as pa
 from fastdata.errors import DatasetError, printable
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.fields import IMAGE, StoredField
-from fastdata.storage.formats import ELSEWHERE
+from fastdata.storage.manifest import ELSEWHERE
 from fastdata.storage.packed import PackedSource
 from fastdata.storage.shapes import misshapen, why_misshapen
 
@@ -38,7 +38,7 @@ def check_index(source: PackedSource, stored: StoredField) -> Iterator[Finding]:
 def _impossible_rows(source: PackedSource, stored: StoredField) -> Iterator[Finding]:
     manifest, (name, kind, _, nullable, _) = source.manifest, stored.field
     further = stored.field != IMAGE
-    sizes = np.array(source.sizes[: manifest.blob_files], np.int64)
+    sizes = np.array(source.files.sizes[: manifest.blob_files], np.int64)
     labels_of = 1 if further else max(len(manifest.classes), 1)
     start = previous = 0
     names = ("label", "file", "offset", "length", "width")

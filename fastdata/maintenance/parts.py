@@ -9,13 +9,12 @@ from typing import Any
 from fastdata.errors import DatasetError
 from fastdata.remote.manifests import read_manifest
 from fastdata.remote.urls import is_url, join_url, redact
-from fastdata.storage.manifest import Manifest
-from fastdata.storage.parted import Part, Parts
+from fastdata.storage.manifest import Manifest, PartEntry, PartsManifest
 
 
 def verify_parts(
     place: str,
-    parts: Parts,
+    parts: PartsManifest,
     check: Callable[..., tuple[int, int, list[Any]]],
     progress: Callable[[int, int], None] | None,
     storage_options: Mapping[str, Any] | None,
@@ -46,12 +45,12 @@ def _advance(
     progress(before + done, total)
 
 
-def _named(part: Part, where: str) -> str:
+def _named(part: PartEntry, where: str) -> str:
     return where if part.name in where else f"{part.name}: {where}"
 
 
 def _differences(
-    parts: Parts, part: Part, where: str, storage_options: Mapping[str, Any] | None
+    parts: PartsManifest, part: PartEntry, where: str, storage_options: Mapping[str, Any] | None
 ) -> Iterator[tuple[str, str]]:
     manifest = Manifest.parse(read_manifest(where, storage_options), redact(where))
     if problem := parts.problem_of(part, manifest):

@@ -20,8 +20,7 @@ from fastdata.machine import usable_cpus
 from fastdata.remote.opening import RemoteSource
 from fastdata.remote.urls import is_url
 from fastdata.storage.arrow import array
-from fastdata.storage.checksum import crc32c_file
-from fastdata.storage.files import file_lock, whole_file, write_whole
+from fastdata.storage.files import crc32c_file, file_lock, whole_file, write_whole
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.packed import IndexedSource, PackedSource
 from fastdata.storage.records import SCHEMA, write_index
@@ -203,7 +202,7 @@ def _call(task: _Task) -> list[bytes | None]:
             tables[number] = source.learnt(number) if task.stride == DEFAULT_STRIDE else None
             if tables[number] is None:
                 info = ImageInfo(row.encoding, row.width, row.height, row.channels)
-                images[number] = source.read(row, number), info
+                images[number] = source.read([row], number)[0], info
         # A damaged image is no reason to stop here: it was packed as it is.
         for number, table in zip(images, seek_tables([*images.values()], task.stride), strict=True):
             tables[number] = None if isinstance(table, SampleError) else table

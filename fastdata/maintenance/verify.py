@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from fastdata import _native
+from fastdata._native import crc32c_combine
 from fastdata.decode.codecs import open_image, probe
 from fastdata.decode.pillow import ImageInfo
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError, printable
@@ -26,13 +27,11 @@ from fastdata.remote.urls import is_url
 from fastdata.staging.fetching import Fetching, fetching
 from fastdata.storage import formats
 from fastdata.storage.arrow import as_numpy
-from fastdata.storage.checksum import crc32c_combine, crc32c_range
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.fields import BLOBS, IMAGE, IMAGES, LABEL, StoredField
-from fastdata.storage.files import open_file
+from fastdata.storage.files import crc32c_range, open_file
 from fastdata.storage.manifest import PartsError
 from fastdata.storage.packed import PackedSource
-from fastdata.storage.parted import Parts
 from fastdata.storage.records import Row
 from fastdata.storage.row_groups import split_name
 from fastdata.text import human_count, human_size
@@ -113,7 +112,7 @@ def verify(
     try:
         return _verify_one(path, fast, workers, progress, storage_options)
     except PartsError as error:
-        parts = Parts.parse_found(error)
+        parts = error.manifest
     one = partial(_verify_one, fast=fast, workers=workers)
     files, problems = verify_parts(os.fspath(path), parts, one, progress, storage_options)
     return Verification(parts.samples, files, [Problem(*each) for each in problems])
@@ -218,7 +217,7 @@ class _Findings:
 
 
 def _check_sizes(source: PackedSource) -> Iterator[Finding]:
-    for path, entry in zip(source.places, source.manifest.files, strict=True):
+    for path, entry in zip(source.files.places, source.manifest.files, strict=True):
         problem = _file_problem(Path(path), entry.size)
         if problem:
             yield Finding(path, problem)
@@ -228,14 +227,14 @@ def _check_first_blobs(
     source: PackedSource, names: Sequence[str], findings: _Findings
 ) -> Iterator[Finding]:
     """Read a blob of each field in each file: the container's files name no generation."""
-    for name, (number, path) in product(names, enumerate(source.places)):
+    for name, (number, path) in product(names, enumerate(source.files.places)):
         row = source.index_of(name).find_file(number)
         if row == len(source) or findings.has(Path(path)):
             continue
-        record = source.record(row, name)
+        record = source.row(row, name)
         if record.file == number and record.length:
             try:
-                source.read(record, row)
+                source.read([record], row)
             except DatasetError as error:
                 yield Finding(path, error.what.removeprefix(f"{source.location}: "))
 
@@ -566,7 +565,7 @@ def _check_sample(
         problem = files.get(path)
         if problem:
             return Finding(str(path), problem, samples=int(name == IMAGE.name))
-        data = source.read(row, number)
+        (data,) = source.read([row], number)
         problem = _blob_problem(row, data) if source.field(name).kind in IMAGES else None
     except DatasetError as error:
         problem = error.what

@@ -16,6 +16,11 @@ struct ByteSpan {
   const uint8_t* end() const { return data + size; }
 };
 
+/// Bytes [begin, end) of something.
+struct ByteRange {
+  size_t begin = 0, end = 0;
+};
+
 /// The most pixels of an image's side after a resize, a crop or a pad. More would only be a
 /// mistake, and take long to count through.
 constexpr int kLongestSide = 1 << 24;

@@ -1,6 +1,6 @@
 #include "partial.h"
 
-#include "jpeg/orientation.h"
+#include "jpeg/probe.h"
 
 namespace fastdata {
 

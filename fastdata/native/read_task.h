@@ -1,4 +1,4 @@
-// Reading samples whole, for decoders other than this core's.
+// Tasks that decode nothing: they read samples for other decoders, or find their sizes.
 #pragma once
 
 #include <atomic>
@@ -44,6 +44,20 @@ class ReadTask final : public Task {
   const bool check_, scans_;
   std::vector<Blob> blobs_;
   std::atomic<int64_t> nanoseconds_{0};
+};
+
+/// Fills widths, heights and encodings where a width is 0. A sample that is no JPEG for this core
+/// is left as it is, and its status says why.
+class ProbeTask final : public Task {
+ public:
+  explicit ProbeTask(Extents& extents) : extents_(extents) {}
+
+  size_t size() const override { return extents_.size(); }
+
+ private:
+  Status work(size_t i) override;
+
+  Extents& extents_;
 };
 
 }  // namespace fastdata

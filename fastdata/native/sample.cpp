@@ -6,7 +6,7 @@
 
 #include "augment/erasing.h"
 #include "augment/operations.h"
-#include "jpeg/orientation.h"
+#include "jpeg/probe.h"
 #include "simd/kernels.h"
 
 namespace fastdata {

@@ -113,16 +113,19 @@ def _encoded(url: str, encoding: str) -> RemoteError:
 
 
 def bounded_options(
-    driver: type[fsspec.AbstractFileSystem], given: Mapping[str, Any], connect: float, idle: float
+    driver: type[fsspec.AbstractFileSystem],
+    configured: Mapping[str, Any],
+    connect: float,
+    idle: float,
 ) -> dict[str, Any]:
     """Return options that limit an fsspec driver's responses; none for drivers without aiohttp.
 
-    The user's options, ``given``, take precedence. Times are in seconds.
+    The user's options, ``configured``, take precedence. Times are in seconds.
     """
     module = driver.__module__
     if module.startswith("s3fs."):
         times = {"connect_timeout": connect, "read_timeout": idle}
-        config = given.get("config_kwargs") or {}
+        config = configured.get("config_kwargs") or {}
         more = {"http_session_cls": _amazon_session(), "max_pool_connections": _CONNECTIONS}
         return {"config_kwargs": {**times, **more, **config}}
     google = module.startswith("gcsfs.")
@@ -130,18 +133,18 @@ def bounded_options(
         return {}
     import aiohttp
 
-    found: dict[str, Any] = {}
-    if google and isinstance(seconds := given.get("requests_timeout"), (int, float)):
+    options: dict[str, Any] = {}
+    if google and isinstance(seconds := configured.get("requests_timeout"), (int, float)):
         connect = idle = float(seconds)
     # No total limit: a large file may take long while bytes keep coming.
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect, sock_read=idle)
-    if google and not isinstance(given.get("requests_timeout"), aiohttp.ClientTimeout):
-        found["requests_timeout"] = timeout
+    if google and not isinstance(configured.get("requests_timeout"), aiohttp.ClientTimeout):
+        options["requests_timeout"] = timeout
     name = "session_kwargs" if google else "client_kwargs"
-    session = dict(given.get(name) or {})
+    session = dict(configured.get(name) or {})
     headers = {"Accept-Encoding": "identity", **(session.pop("headers", None) or {})}
     bounds = {"response_class": _response_class(), "auto_decompress": False, "timeout": timeout}
-    return {**found, name: {**bounds, "headers": headers, **session}}
+    return {**options, name: {**bounds, "headers": headers, **session}}
 
 
 @cache
@@ -267,19 +270,17 @@ class _Body:
         if response.status != 206:
             return
         _know_ranges.add(response.url.authority)
-        found = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
-        if found and not asked.start == int(found[1]) <= int(found[2]) < asked.stop:
-            raise TruncatedError(
-                f"received bytes {found[1]} to {found[2]}, not the requested range"
-            )
+        sent = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
+        if sent and not asked.start == int(sent[1]) <= int(sent[2]) < asked.stop:
+            raise TruncatedError(f"received bytes {sent[1]} to {sent[2]}, not the requested range")
 
     def _check_state(self, asked: Asked) -> None:
         if not asked.state & 3:  # the state is unknown, or no header names it
             return
         header = _STATE_HEADERS[(asked.state & 3) - 1]
-        found = self._response.headers.get(header)
-        if found is not None and state_number(header, found) != asked.state:
+        value = self._response.headers.get(header)
+        if value is not None and state_number(header, value) != asked.state:
             raise ChangedError(
-                f"{redact(asked.url)}: it has changed since it was listed ({header}: {found[:80]})",
+                f"{redact(asked.url)}: it has changed since it was listed ({header}: {value[:80]})",
                 "Run the same command again once nothing writes to the file.",
             )

@@ -27,19 +27,13 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from fastdata._native import crc32c
 from fastdata.errors import DatasetError, UsageError, is_no_space, warn
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.ranges import FileRef
+from fastdata.remote.ranges import FileRef, Piece, RangeCache
 from fastdata.remote.reader import RangeReader
-from fastdata.storage.checksum import crc32c
-from fastdata.storage.files import (
-    human_bytes,
-    read_exactly,
-    remedy,
-    sync,
-    wait_for_lock,
-)
-from fastdata.storage.room import room
+from fastdata.storage.cache import room
+from fastdata.storage.files import human_bytes, read_exactly, remedy, sync, wait_for_lock
 from fastdata.storage.trust import is_own_file, make_cache_folder, open_own_file
 
 FOLDER = "fastdata-pieces"
@@ -63,10 +57,8 @@ _FILLS = 3
 #: Seconds to wait for other processes' fills: finished pieces can be evicted.
 _ROOM_PATIENCE = 2.0
 
-Piece = tuple[FileRef, int]
 
-
-class PieceCache:
+class PieceCache(RangeCache):
     """Cache of pieces of one dataset's files, as one process uses it.
 
     ``id`` is the dataset's state, in hexadecimal digits, ``total`` the bytes of all its files.
@@ -74,11 +66,6 @@ class PieceCache:
     the free space and the existing pieces together. ``used`` are those when last counted. Raise
     UsageError if the folder cannot be written.
     """
-
-    #: Whether bytes cannot be read in another way.
-    only = False
-    #: Bytes in memory: none.
-    peak = 0
 
     def __init__(
         self,
@@ -121,20 +108,17 @@ class PieceCache:
         self._full = False
 
     def counts(self) -> tuple[int, int]:
-        """Return (pieces read from the folder, pieces that this process filled)."""
+        """See `RangeCache.counts`."""
         return self._reads, self._fills
 
     def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
-        """Return the pieces that hold a byte range."""
+        """See `RangeCache.pieces`."""
         if start == stop:
             return []
         return [(file, n) for n in range(start // self._piece, (stop - 1) // self._piece + 1)]
 
     def read_present(self, file: FileRef, start: int, stop: int) -> bytes | None:
-        """Read a byte range, or return None unless all its pieces are cached.
-
-        Blocks on the disk; call it from any thread.
-        """
+        """See `RangeCache.read_present`; blocks on the disk."""
         parts = []
         for piece, first, last in self._parts(file, start, stop):
             data = self._look(piece, first, last)
@@ -151,10 +135,7 @@ class PieceCache:
             yield piece, max(start, begin) - begin, min(stop, begin + self._piece) - begin
 
     async def read(self, file: FileRef, start: int, stop: int) -> bytes:
-        """Read a byte range from its pieces, and fill missing ones; runs on the loop.
-
-        Raise RemoteError if it cannot be fetched, DatasetError if the folder cannot be written.
-        """
+        """See `RangeCache.read`."""
         parts = [await self._read_part(*part) for part in self._parts(file, start, stop)]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -173,7 +154,7 @@ class PieceCache:
         return await self._reader.read(piece[0].url, begin + start, begin + stop)
 
     async def ensure(self, piece: Piece) -> None:
-        """Fill a missing piece, if there is room; raises as `read` does."""
+        """See `RangeCache.ensure`."""
         if not self._full and await asyncio.to_thread(self._look, piece) is None:
             await self._filled(piece)
 
@@ -194,7 +175,7 @@ class PieceCache:
             task.exception()
 
     def drop(self, file: FileRef, start: int, stop: int) -> None:
-        """Remove the pieces that hold a byte range, because its bytes are wrong."""
+        """See `RangeCache.drop`."""
         for piece in self.pieces(file, start, stop):
             self._path(piece).unlink(missing_ok=True)
 
@@ -208,10 +189,10 @@ class PieceCache:
         """Return bytes of a piece; None if it is missing or damaged."""
         path = self._path(piece)
         with contextlib.suppress(OSError), open(path, "rb", 0, opener=_open_no_link) as file:
-            found = os.fstat(file.fileno())
-            inode = found.st_ino
+            state = os.fstat(file.fileno())
+            inode = state.st_ino
             if self._sound.get(path) != inode:
-                if not is_own_file(found) or not _is_sound(file.fileno(), self._size(piece)):
+                if not is_own_file(state) or not _is_sound(file.fileno(), self._size(piece)):
                     path.unlink(missing_ok=True)
                     return None
                 self._sound[path] = inode
@@ -345,7 +326,7 @@ class PieceCache:
 
     def _count(self, remove_partial: bool = False) -> list[tuple[float, int, Path]]:
         """Return (time of last use, size, path) of all datasets' pieces, and set `used`."""
-        found = []
+        pieces = []
         self.used = 0
         for folder in filter(Path.is_dir, self._base.iterdir()):
             for entry in os.scandir(folder):
@@ -358,8 +339,8 @@ class PieceCache:
                     stat = entry.stat(follow_symlinks=False)
                     self.used += stat.st_size
                     if name[1] == "piece":
-                        found.append((stat.st_mtime, stat.st_size, Path(entry.path)))
-        return found
+                        pieces.append((stat.st_mtime, stat.st_size, Path(entry.path)))
+        return pieces
 
     # Progress.
 

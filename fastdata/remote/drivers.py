@@ -67,11 +67,11 @@ def open_filesystem(
         options = {**driver._get_kwargs_from_urls(url), **options}
         remember_secrets(options)
         key = os.getpid(), scheme, json.dumps(options, sort_keys=True, default=repr)
-        found = _opened.get(key)
-        if found is None:
+        opened = _opened.get(key)
+        if opened is None:
             made = _make(scheme, driver, options)
             _require_host(url, made)
-            found = _opened.setdefault(key, made)  # another thread may have been faster
+            opened = _opened.setdefault(key, made)  # another thread may have been faster
     except RemoteError:
         raise
     except Exception as error:
@@ -81,7 +81,7 @@ def open_filesystem(
         ) from None
     if scheme in BUCKETS and "//" in path:
         raise empty_part(url)
-    return found, path
+    return opened, path
 
 
 def empty_part(url: str) -> UsageError:
@@ -110,12 +110,12 @@ def _require_host(url: str, fs: fsspec.AbstractFileSystem) -> None:
             ) from None
 
 
-def _options_of(scheme: str, given: StorageOptions) -> dict[str, Any]:
+def _options_of(scheme: str, options: StorageOptions) -> dict[str, Any]:
     """Return the options for a scheme: the general ones, and its own ``scheme:option``."""
-    common = {name: value for name, value in given.items() if ":" not in name}
+    common = {name: value for name, value in options.items() if ":" not in name}
     own = {
         name.partition(":")[2]: value
-        for name, value in given.items()
+        for name, value in options.items()
         if name.partition(":")[0] == scheme and ":" in name
     }
     return common | own
@@ -172,13 +172,13 @@ def _quiet(logger: str) -> None:
         log.addHandler(logging.NullHandler())
 
 
-def parse_storage_options(given: tuple[str, ...] | list[str]) -> dict[str, Any]:
+def parse_storage_options(texts: tuple[str, ...] | list[str]) -> dict[str, Any]:
     """Parse ``key=value`` options; values are JSON, else text.
 
     Raise UsageError for one without ``=``, or a key that is given twice.
     """
     options: dict[str, Any] = {}
-    for text in given:
+    for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             # Do not show the text: it may be a credential whose key was forgotten.
@@ -197,5 +197,5 @@ def parse_storage_options(given: tuple[str, ...] | list[str]) -> dict[str, Any]:
 
 def has_protocol(fs: fsspec.AbstractFileSystem, *names: str) -> bool:
     """Return whether a driver handles one of some schemes."""
-    found = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
-    return not set(names).isdisjoint(found)
+    schemes = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+    return not set(names).isdisjoint(schemes)

@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from fastdata.errors import SourceError, UsageError
 from fastdata.remote.filesystem import file_info, list_entries, read_bytes
-from fastdata.remote.patterns import expand, is_pattern
+from fastdata.remote.patterns import absolute, expand, is_pattern
 from fastdata.remote.retries import Patience
-from fastdata.remote.urls import absolute, is_url, name_of, redact
+from fastdata.remote.urls import is_url, name_of, redact
 from fastdata.storage.local import LocalFile
 
 _MOST = 8 << 20  # bytes of a request
@@ -191,8 +191,8 @@ def archive_files(
         return [LocalFile(_file(name)) for name in names]
     with os.scandir(os.path.abspath(names[0])) as entries:
         shown = [entry.name for entry in entries if not entry.name.startswith(".")]
-    found = sorted(name for name in shown if name.lower().endswith(extension))
-    return [LocalFile(Path(os.path.abspath(names[0]), name)) for name in found]
+    chosen = sorted(name for name in shown if name.lower().endswith(extension))
+    return [LocalFile(Path(os.path.abspath(names[0]), name)) for name in chosen]
 
 
 def _matching(url: str, storage_options: Mapping[str, Any] | None) -> list[str]:
@@ -204,10 +204,10 @@ def _matching(url: str, storage_options: Mapping[str, Any] | None) -> list[str]:
         hint = "Write * in the name of files alone."
         raise UsageError(f"{redact(url)}: its folder is a pattern", hint)
     names = sorted(name for name in list_entries(folder, storage_options) if "/" not in name)
-    found = [f"{folder}/{name}" for name in names if fnmatchcase(name, last)]
-    if not found:
+    matching = [f"{folder}/{name}" for name in names if fnmatchcase(name, last)]
+    if not matching:
         raise SourceError(f"{redact(url)}: no file matches", "Check the URL.")
-    return found
+    return matching
 
 
 def _file(name: str) -> Path:

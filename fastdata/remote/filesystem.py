@@ -36,8 +36,7 @@ from fastdata.remote.urls import (
     redact,
     split_query,
 )
-from fastdata.storage.checksum import crc32c_file
-from fastdata.storage.files import free_space, human_bytes, whole_file
+from fastdata.storage.files import crc32c_file, free_space, human_bytes, whole_file
 
 if TYPE_CHECKING:
     import fsspec
@@ -71,8 +70,8 @@ def list_files(url: str, storage_options: StorageOptions | None = None) -> dict[
 def list_folders(url: str, storage_options: StorageOptions | None = None) -> list[str]:
     """Return the sorted names of a folder's folders; none if the folder is missing."""
     _require_listing(url)
-    found = _list(url, storage_options, "ls") or []
-    names = {str(one["name"]).rstrip("/") for one in found if one["type"] == "directory"}
+    listed = _list(url, storage_options, "ls") or []
+    names = {str(one["name"]).rstrip("/") for one in listed if one["type"] == "directory"}
     fs, top = open_filesystem(url, storage_options)
     # Else it is an empty object, name/, that web consoles create for a folder.
     if top in names and has_protocol(fs, *BUCKETS) and fs.find(top, prefix="/"):
@@ -83,7 +82,7 @@ def list_folders(url: str, storage_options: StorageOptions | None = None) -> lis
 def list_entries(url: str, storage_options: StorageOptions | None = None) -> dict[str, RemoteFile]:
     """Return the metadata of every file below a folder, by path; see `list_files`."""
     _require_listing(url)
-    found = _find(url, storage_options)
+    files = _find(url, storage_options)
     prefix = open_filesystem(url, storage_options)[1].rstrip("/") + "/"
     return {
         name[len(prefix) :]: (
@@ -92,7 +91,7 @@ def list_entries(url: str, storage_options: StorageOptions | None = None) -> dic
             if info["size"] is not None
             else file_info(join_url(url, name[len(prefix) :]), storage_options)
         )
-        for name, info in sorted(found.items())
+        for name, info in sorted(files.items())
         # Web consoles create an empty object, name/, for a folder.
         if name.startswith(prefix) and not name.endswith("/") and info["type"] == "file"
     }
@@ -104,17 +103,17 @@ def _find(url: str, storage_options: StorageOptions | None) -> dict[str, dict[st
     if has_protocol(fs, *BUCKETS):
         return _list(url, storage_options, "find") or {}
     # fsspec's own walk skips folders that it cannot list.
-    found: dict[str, dict[str, Any]] = {}
+    files: dict[str, dict[str, Any]] = {}
     folders, seen = [top], {top}
     while folders:
         for info in _list(url, storage_options, "ls", folders.pop()) or []:
             name = info["name"].rstrip("/")
             if info["type"] != "directory":
-                found[name] = info
+                files[name] = info
             elif name.startswith(f"{top.rstrip('/')}/") and name not in seen:
                 seen.add(name)
                 folders.append(info["name"])
-    return found
+    return files
 
 
 def _list(
@@ -149,7 +148,7 @@ def file_sizes(
     names = list(names)
     # A URL with a query has no listing, and a web server's may be empty.
     listed = {} if split_query(url)[1] else list_files(url, storage_options)
-    found = {name: listed[name] for name in names if name in listed}
+    known = {name: listed[name] for name in names if name in listed}
     absent = [name for name in names if name not in listed]
 
     def ask(name: str) -> int | None:
@@ -160,7 +159,7 @@ def file_sizes(
 
     with ThreadPoolExecutor(_ASKING) as pool:
         sizes = zip(absent, pool.map(ask, absent), strict=True)
-        return found | {name: size for name, size in sizes if size is not None}
+        return known | {name: size for name, size in sizes if size is not None}
 
 
 def file_info(
@@ -175,10 +174,10 @@ def file_info(
     def ask() -> dict[str, Any]:
         fs, path = open_filesystem(url, storage_options)
         fs.invalidate_cache()
-        found: dict[str, Any] = abandon.call(fs, "info", _longest(0), path)
-        if found.get("type") == "directory":
+        info: dict[str, Any] = abandon.call(fs, "info", _longest(0), path)
+        if info.get("type") == "directory":
             raise FileNotFoundError(path)
-        return found
+        return info
 
     info = retrying(ask, what=redact(url), pause=abandon.pause)
     if info.get("size") is None:
@@ -225,8 +224,8 @@ def read_bytes(
 ) -> bytes:
     """Read a small file, or the bytes from ``start`` to before ``end``.
 
-    An empty range sends no request. ``most`` is for a whole file; ``state`` is that of
-    `RemoteFile`, 0 accepts any. Raise FileNotFoundError if there is no such file, ChangedError if
+    An empty range sends no request. ``most`` is for a whole file; ``state`` is
+    `RemoteFile.state`, 0 accepts any. Raise FileNotFoundError if there is no such file, ChangedError if
     it is in another state, AbandonedError if ``abandon`` cancelled the request; else RemoteError.
     """
     abandon = abandon or Abandon()
@@ -283,13 +282,13 @@ def download(
             "Make room, or give another folder.",
         )
     with whole_file(Path(local)) as temporary:
-        found = _fetch(url, temporary, size, storage_options, progress)
-        if crc32c not in (None, found):
+        checksum = _fetch(url, temporary, size, storage_options, progress)
+        if crc32c not in (None, checksum):
             # Transfers rarely corrupt data, and a second try is cheap.
-            found = _fetch(url, temporary, size, storage_options, progress)
-        if crc32c not in (None, found):
+            checksum = _fetch(url, temporary, size, storage_options, progress)
+        if crc32c not in (None, checksum):
             raise CorruptionError(
-                f"{redact(url)}: its checksum is {found}, not {crc32c}",
+                f"{redact(url)}: its checksum is {checksum}, not {crc32c}",
                 "It was damaged or changed in the bucket: upload or pack it again.",
             )
 
@@ -365,12 +364,12 @@ def upload(
         return sent
 
     try:
-        found = file_info(url, storage_options, ending)
+        present = file_info(url, storage_options, ending)
     except FileNotFoundError:
-        found = None
+        present = None
     # Elsewhere, an equal size proves nothing.
-    if found is not None and found.size == length and found.crc32c == checksum:
-        return found
+    if present is not None and present.size == length and present.crc32c == checksum:
+        return present
     try:
         what = f"{redact(url)}: uploading it"
         return retrying(send, what=what, tries=tries, pause=ending.pause)

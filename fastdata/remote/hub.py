@@ -45,7 +45,7 @@ class HubPlace(NamedTuple):
 
 
 def is_hub_url(place: str) -> bool:
-    """Return whether a URL is that of a dataset on the Hub."""
+    """Return whether a URL names a dataset on the Hub."""
     return place.startswith(_HUB)
 
 
@@ -66,8 +66,8 @@ def pinned(url: str, storage_options: Mapping[str, Any] | None = None) -> HubPla
         SourceError: There is no such dataset or revision, or it may not be read.
         UsageError: It is no such URL, or huggingface_hub is missing.
     """
-    found = _PLACE.fullmatch(url.rstrip("/"))
-    if found is None:
+    place = _PLACE.fullmatch(url.rstrip("/"))
+    if place is None:
         raise UsageError(f"{url}: no dataset on the Hub", f"Write {_HUB}owner/name.")
     try:
         from huggingface_hub import HfApi
@@ -82,11 +82,11 @@ def pinned(url: str, storage_options: Mapping[str, Any] | None = None) -> HubPla
     options = dict(storage_options or {})
     remember_secrets(options)
     api = HfApi(endpoint=options.get("endpoint"), token=options.get("token"))
-    revision = found["revision"] and unquote(found["revision"])
+    revision = place["revision"] and unquote(place["revision"])
 
     def ask() -> Any:
         try:
-            return api.dataset_info(found["repo"], revision=revision, timeout=_TIMEOUT)
+            return api.dataset_info(place["repo"], revision=revision, timeout=_TIMEOUT)
         except OfflineModeIsEnabled:
             hint = "Unset HF_HUB_OFFLINE; or give ImageDataset the folder of an index."
             raise RemoteError(f"{url}: the Hub is offline by HF_HUB_OFFLINE", hint) from None
@@ -97,5 +97,5 @@ def pinned(url: str, storage_options: Mapping[str, Any] | None = None) -> HubPla
                 "token.",
             ) from None
 
-    about = retrying(ask, what=f"{url}: finding its revision")
-    return HubPlace(found["repo"], about.sha, found["path"] or "")
+    info = retrying(ask, what=f"{url}: finding its revision")
+    return HubPlace(place["repo"], info.sha, place["path"] or "")

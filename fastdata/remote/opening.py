@@ -6,58 +6,59 @@ import hashlib
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.errors import (
-    CorruptionError,
-    DatasetError,
-    RemoteError,
-    SlowPathWarning,
-    UsageError,
-    warn,
-)
+from fastdata.errors import CorruptionError, DatasetError, RemoteError, UsageError
 from fastdata.once import once
+from fastdata.remote.cache import PieceCache
 from fastdata.remote.filesystem import download
 from fastdata.remote.manifests import images_url, read_manifest
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.ranges import WRONG_BYTES, Fetches, FileRef, Wanted, merge
+from fastdata.remote.prefetch import RemotePass
+from fastdata.remote.ranges import WRONG_BYTES, Fetches, FileRef, RangeCache, Wanted, merge
+from fastdata.remote.reader import RangeReader
+from fastdata.remote.row_groups import ColumnGroups, RowGroups
 from fastdata.remote.urls import is_url, join_url, name_of, redact, split_query
 from fastdata.storage.cache import Cache
-from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.fields import BLOBS
-from fastdata.storage.files import PARTIAL_SUFFIX, cache_folder, digest_name, file_lock
-from fastdata.storage.generation import generation_of, require_same
+from fastdata.storage.files import PARTIAL_SUFFIX, cache_folder, crc32c_file, digest_name, file_lock
 from fastdata.storage.index import Index
-from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
-from fastdata.storage.packed import IndexedSource
+from fastdata.storage.manifest import (
+    MANIFEST_NAME,
+    FileEntry,
+    Manifest,
+    PartEntry,
+    PartsError,
+    PartsManifest,
+    generation_of,
+)
+from fastdata.storage.packed import BlobFiles, IndexedSource, require_same
+from fastdata.storage.parts import PartsSource
 from fastdata.storage.records import Row
-from fastdata.storage.row_groups import VALUE_BITS, Blocks, split_name, starts_of
-from fastdata.storage.source import Rows, Source
+from fastdata.storage.row_groups import VALUE_BITS, split_name, starts_of
+from fastdata.storage.source import Blocks, PassRequest, Rows, Source
 from fastdata.storage.trust import is_own_file, make_cache_folder
-
-if TYPE_CHECKING:
-    from fastdata.remote.cache import PieceCache
-    from fastdata.remote.prefetch import PlanFetches, RemotePass
-    from fastdata.remote.reader import RangeReader
-    from fastdata.remote.row_groups import RowGroups
 
 #: Seconds until the generation is fetched again: thousands of samples may be missing.
 _ASK_EVERY = 30.0
 
 
-class Fetched(Source):
+class FetchedSource(Source):
     """Source whose blobs are fetched by ranges, with cached pieces of files if asked for.
 
-    ``url`` may be a folder of this machine, whose index names files behind URLs. ``text`` is the
-    manifest as it stands in the file, fetched if not given; ``id`` is the digest of that.
+    Args:
+        url: Its URL; or a folder of this machine, whose index names files behind URLs.
+        cache: See `Cache`.
+        storage_options: Options of the driver.
+        options: How to fetch.
+        text: The manifest's, as it is in the file; fetched if None. Its digest is the ``id``.
     """
 
     location: Path | str
@@ -73,15 +74,16 @@ class Fetched(Source):
         self.url = url
         self.options = options or RemoteOptions()
         self.storage_options = dict(storage_options or {})
-        self.given_cache = cache = cache or Cache()
-        self.cache = None if cache.path is None else Path(os.path.realpath(cache.path))
-        _check_cache(cache, self.options.piece_bytes)
+        self.cache = cache or Cache()
+        _check_cache(self.cache, self.options.piece_bytes)
+        path = self.cache.path
+        self.cache_folder = None if path is None else Path(os.path.realpath(path))
         self.text = read_manifest(url, self.storage_options) if text is None else text
         self.id = hashlib.sha256(self.text).hexdigest()
         # Keyed by process: a forked child does not use its parent's readers. It keeps them,
         # because closing a driver without its thread may hang.
-        self._opened: dict[int, tuple[RangeReader, PieceCache | RowGroups | None]] = {}
-        self._found, self._ask_again = "", 0.0  # as of `generation_now`
+        self._by_process: dict[int, tuple[RangeReader, RangeCache | None]] = {}
+        self._present, self._ask_again = "", 0.0  # as of `generation_now`
 
     @property
     @abstractmethod
@@ -101,61 +103,38 @@ class Fetched(Source):
         """See `Source.generation_now`; if the server does not answer, nothing has changed."""
         if time.monotonic() >= self._ask_again:
             try:
-                self._found = generation_of(read_manifest(self.url, self.storage_options))
+                self._present = generation_of(read_manifest(self.url, self.storage_options))
             except RemoteError:
-                self._found = self.generation
+                self._present = self.generation
             except DatasetError:
-                self._found = ""
+                self._present = ""
             self._ask_again = time.monotonic() + _ASK_EVERY
-        return self._found
+        return self._present
 
-    def start_pass(
-        self,
-        batches: Iterator[tuple[Rows, Any, int]],
-        number: Callable[[Rows], Rows],
-        bad: Set[int],
-        plan_fetches: PlanFetches | None = None,
-        fields: Sequence[str] = ("image",),
-    ) -> RemotePass:
+    def start_pass(self, request: PassRequest) -> RemotePass:
         """See `Source.start_pass`."""
-        from fastdata.remote.prefetch import RemotePass  # needs asyncio
+        return RemotePass(self, self.ranges_of, *self.here(), self.options, request)
 
-        return RemotePass(self, batches, number, bad, plan_fetches, fields)
+    def here(self) -> tuple[RangeReader, RangeCache | None]:
+        """Return the reader of its files, and their cache, for this process."""
+        opened = self._by_process.get(os.getpid())
+        if opened is None:
+            reader = RangeReader(self.server, self.options, self.storage_options)
+            # Another thread may have been faster. No lock: a fork could copy it locked.
+            opened = self._by_process.setdefault(os.getpid(), (reader, self._cache_of(reader)))
+        return opened
 
-    @property
-    def reader(self) -> RangeReader:
-        """Reader of the dataset's files, for this process."""
-        return self.here()[0]
-
-    @property
-    def local_cache(self) -> PieceCache | RowGroups | None:
-        """Cache folder, or row groups in memory, for this process; None without any."""
-        return self.here()[1]
-
-    def here(self) -> tuple[RangeReader, PieceCache | RowGroups | None]:
-        """Return both, for this process."""
-        found = self._opened.get(os.getpid())
-        if found is not None:
-            return found
-        from fastdata.remote.reader import RangeReader  # needs asyncio, which local datasets do not
-
-        reader = RangeReader(self.server, self.options, self.storage_options)
-        # Another thread may have been faster. No lock: a fork could copy it locked.
-        return self._opened.setdefault(os.getpid(), (reader, self._cache_of(reader)))
-
-    def _cache_of(self, reader: RangeReader) -> PieceCache | RowGroups | None:
-        if self.cache is None:
+    def _cache_of(self, reader: RangeReader) -> RangeCache | None:
+        if self.cache_folder is None:
             return None
-        from fastdata.remote.cache import PieceCache  # as above
+        size = self.cache.bytes, str(self.location), self.file_bytes
+        return PieceCache(self.cache_folder, self.id, reader, self.options, *size)
 
-        about = reader, self.options, self.given_cache.bytes, str(self.location), self.file_bytes
-        return PieceCache(self.cache, self.id, *about)
-
-    def wanted(
+    def ranges_of(
         self,
         extents: _native.Extents,
-        numbers: npt.NDArray[np.int64],
-        draws: npt.NDArray[np.int64] | None = None,
+        numbers: Rows,
+        draws: Rows | None = None,
         fetches: Fetches | None = None,
         field: str = "image",
     ) -> dict[int, list[Wanted]]:
@@ -172,7 +151,7 @@ class Fetched(Source):
             extents.checksums.tolist(),
             strict=True,
         )
-        found: dict[int, list[Wanted]] = {}
+        ranges: dict[int, list[Wanted]] = {}
         corrupt = set(extents.corrupt_slots())
         for slot, (number, file, offset, length, crc) in enumerate(columns):
             if slot in corrupt:
@@ -180,32 +159,29 @@ class Fetched(Source):
             ref = self.ref(extents, slot, file, offset + length, number)
             if not fetches or slot not in fetches:
                 key = number if field == "image" else (number, field)
-                found[slot] = [Wanted(number, ref, offset, offset + length, crc, key)]
+                ranges[slot] = [Wanted(number, ref, offset, offset + length, crc, key)]
                 continue
             assert draws is not None
             draw = int(draws[slot])
             size, header_crc, start, stop, first, end = fetches[slot]
             sound = partial(extents.are_rows_sound, slot, start, first, end)
-            found[slot] = [
+            ranges[slot] = [
                 Wanted(number, ref, offset, offset + size, header_crc, (draw, "header")),
                 Wanted(number, ref, offset + start, offset + stop, sound, (draw, "rows")),
             ]
-        return found
+        return ranges
 
 
-class RemoteSource(Fetched, IndexedSource):
+class RemoteSource(FetchedSource, IndexedSource):
     """Source of a dataset behind a URL.
 
     Opening fetches the manifest. It also fetches the index, unless this machine has a copy
     with the right checksum.
 
-    See `Fetched` for arguments. ``whole`` is the index of parts that it is a part of, which has the
-    reader. Raise DatasetError if there is no finished dataset, UsageError if arguments contradict
-    each other.
+    See `FetchedSource` for arguments. ``whole`` is the index of parts that it is a part of, which
+    has the reader. Raise DatasetError if there is no finished dataset, UsageError if arguments
+    contradict each other.
     """
-
-    _files: list[str]
-    _root: str | None
 
     def __init__(
         self,
@@ -213,45 +189,34 @@ class RemoteSource(Fetched, IndexedSource):
         cache: Cache | None = None,
         storage_options: Mapping[str, Any] | None = None,
         options: RemoteOptions | None = None,
-        whole: Fetched | None = None,
+        whole: FetchedSource | None = None,
         text: bytes | None = None,
     ) -> None:
-        Fetched.__init__(self, url, cache, storage_options, options, text)
+        FetchedSource.__init__(self, url, cache, storage_options, options, text)
         self._whole = whole
         manifest = Manifest.parse(self.text, redact(join_url(url, MANIFEST_NAME)))
         index = self._index_at(manifest.index, manifest.samples, manifest.generation)
-        root = None if manifest.root is None else images_url(url, manifest.root)
-        files = manifest.places(url, root, join_url)
+        self._root = None if manifest.root is None else images_url(url, manifest.root)
+        places = manifest.places(url, self._root, join_url)
+        # Without the query, which follows each file's name.
+        root = None if self._root is None else split_query(self._root)[0].rstrip("/")
+        files = BlobFiles(manifest, places, root)
         location = redact(url) if is_url(url) else Path(url)
-        IndexedSource.__init__(self, location, manifest, index, files, root, local=False)
+        IndexedSource.__init__(self, location, index, files, local=False)
         self._group_bytes = 0
         if manifest.groups is not None:
             self._check_tables()
             groups = sum(many for runs in manifest.groups for _, many in runs)
             self._group_bytes = max(manifest.blob_bytes // max(groups, 1), 1)
-            # What a pass plans with: a row group is a piece.
+            # A pass plans with the size of a piece, which is a row group here.
             self.options = replace(self.options, piece_bytes=self._group_bytes)
 
     def __reduce__(self) -> tuple[object, ...]:
-        about = self.url, self.given_cache, self.storage_options, self.options
-        return _reopen, (self.generation, *about)
-
-    def tell_decoded(self) -> None:
-        """See `Source.tell_decoded`."""
-        place = str(self.location)
-        if self.manifest.groups is None or place in _told:
-            return
-        _told.add(place)
-        warn(
-            f"{place}: its images lie in compressed or encoded columns, so pyarrow decodes them a "
-            "row group at a time, which is slower and takes memory. Shuffled loaders decode each "
-            "row group once, in windows. For full speed pack it (fastdata convert dataset --root "
-            f"{place}), or write the files again without compression",
-            SlowPathWarning,
-        )
+        arguments = self.url, self.cache, self.storage_options, self.options
+        return _reopen, (self.generation, *arguments)
 
     def _check_tables(self) -> None:
-        if self.cache is not None:
+        if self.cache_folder is not None:
             raise UsageError(
                 f"{self.location}: cache= keeps ranges of files, and a library decodes these",
                 "Leave it out; or pack them: fastdata convert.",
@@ -260,12 +225,12 @@ class RemoteSource(Fetched, IndexedSource):
     @once
     def blocks(self) -> Blocks | None:
         """See `Source.blocks`; reads where all rows lie from the index."""
-        given = self.manifest.groups
-        if given is None:
+        tables = self.manifest.groups
+        if tables is None:
             return None
         rows = self.index.column("offset") >> VALUE_BITS
         rows = rows + (self.index.column("file").astype(np.int64) << VALUE_BITS)
-        firsts = [starts_of(runs)[:-1] + (n << VALUE_BITS) for n, runs in enumerate(given)]
+        firsts = [starts_of(runs)[:-1] + (n << VALUE_BITS) for n, runs in enumerate(tables)]
         groups = np.searchsorted(np.concatenate(firsts), rows, "right")
         starts = np.append(0, np.flatnonzero(np.diff(groups)) + 1)[: len(rows)]
         fields = sum(one.kind in BLOBS for one in self.fields)
@@ -280,7 +245,7 @@ class RemoteSource(Fetched, IndexedSource):
     def _fetch_index(self, entry: FileEntry) -> Path:
         if not is_url(self.url):
             return Path(self.url, entry.name)
-        base = self.cache or Path(os.path.realpath(cache_folder())) / "remote"
+        base = self.cache_folder or Path(os.path.realpath(cache_folder())) / "remote"
         folder = base / digest_name(name_of(self.url), self.id)
         path = folder / Path(entry.name).name
         try:
@@ -319,11 +284,8 @@ class RemoteSource(Fetched, IndexedSource):
         """See `Source.summary`."""
         if self.manifest.groups is not None:
             return super().summary + ", decoded a row group at a time"
-        return super().summary + (f", cached in {self.cache}" if self.cache else ", by ranges")
-
-    def _table_root(self) -> str | None:
-        # Without the query, which follows each file's name.
-        return None if self._root is None else split_query(self._root)[0].rstrip("/")
+        folder = self.cache_folder
+        return super().summary + (f", cached in {folder}" if folder else ", by ranges")
 
     def file(self, record: Row, number: int | None) -> str:
         """See `IndexedSource.file`."""
@@ -339,70 +301,126 @@ class RemoteSource(Fetched, IndexedSource):
     def shared_file(self, number: int) -> FileRef:
         """Return a file of the manifest by its number."""
         part = "" if self._whole is None else f"{name_of(self.url)}-"
-        return FileRef(self._files[number], self.sizes[number], f"{part}{number:06d}")
+        return FileRef(self.files.places[number], self.files.sizes[number], f"{part}{number:06d}")
 
     def ref(self, extents: _native.Extents, slot: int, file: int, stop: int, row: int) -> FileRef:
-        """See `Fetched.ref`."""
+        """See `FetchedSource.ref`."""
         if file >= 0:
             return self.shared_file(file)
         query = "" if self._root is None else split_query(self._root)[1]
         return own_file(extents.path(slot) + query, stop)
 
-    def read(self, record: Row, number: int | None) -> bytes:
-        """See `IndexedSource.read`; raise CorruptionError if the checksum is wrong at every try."""
-        return self.read_several([record], number)[0]
-
-    def read_several(self, records: Sequence[Row], number: int | None) -> list[bytes]:
-        """See `IndexedSource.read_several`: all at once, neighbours by one request."""
+    def read(self, records: Sequence[Row], number: int | None) -> list[bytes]:
+        """See `IndexedSource.read`: all at once, neighbours by one request."""
         wanted = []
         for place, record in enumerate(records):
             ref = self._ref(record, number)
             start, stop = record.offset, record.offset + record.length
             if not 0 <= start <= stop <= ref.size:
                 problem = f"the index puts it beyond the end of {redact(ref.url)}"
-                raise self.corrupt(record, number, problem)
+                raise self._corrupt(record, number, problem)
             wanted.append(Wanted(place, ref, start, stop, record.crc32c))
-        reader, cache = self.here()
         requests = merge(wanted, self.options.merge_gap, self.options.max_request)
-        got: dict[int, bytes] = reader.run(reader.read_all(requests, cache))
+        reader, cache = self.here()
+        got = reader.read_all(cache, requests)
         for place, record in enumerate(records):
             if place not in got:
                 where = self.file(record, number)
-                raise self.corrupt(record, number, f"in {where}, {WRONG_BYTES}")
+                raise self._corrupt(record, number, f"in {where}, {WRONG_BYTES}")
         return [got[place] for place in range(len(records))]
 
     @property
     def file_bytes(self) -> int:
-        """See `Fetched.file_bytes`."""
+        """See `FetchedSource.file_bytes`."""
         return sum(entry.size for entry in self.manifest.files)
 
     @property
     def server(self) -> str:
-        """See `Fetched.server`."""
-        return self.url if is_url(self.url) else str(self._root or self._files[0])
+        """See `FetchedSource.server`."""
+        return self.url if is_url(self.url) else self._root or self.files.places[0]
 
-    def here(self) -> tuple[RangeReader, PieceCache | RowGroups | None]:
-        """See `Fetched.here`."""
+    def here(self) -> tuple[RangeReader, RangeCache | None]:
+        """See `FetchedSource.here`."""
         return super().here() if self._whole is None else self._whole.here()
 
-    def _cache_of(self, reader: RangeReader) -> PieceCache | RowGroups | None:
+    def _cache_of(self, reader: RangeReader) -> RangeCache | None:
         groups = self.manifest.groups
         if groups is None:
             return super()._cache_of(reader)
-        from fastdata.remote.row_groups import RowGroups, Table
-
-        tables = {}
-        names = zip(self._files, self.manifest.files, groups, strict=False)  # and fields' files
+        columns = {}
+        # Fields' files follow those of the tables.
+        names = zip(self.files.places, self.manifest.files, groups, strict=False)
         for name, entry, runs in names:
             table, column = split_name(entry.name)
-            about = entry.size, starts_of(runs), self.storage_options
-            tables[name] = Table(join_url(str(self._root), table), column, *about)
-        return RowGroups(tables, reader, self.options.memory)
+            layout = entry.size, starts_of(runs), self.storage_options
+            columns[name] = ColumnGroups(join_url(str(self._root), table), column, *layout)
+        return RowGroups(columns, reader, self.options.memory)
 
 
-def _reopen(generation: str, *about: Any) -> RemoteSource:
+class RemoteParts(FetchedSource, PartsSource):
+    """Source of an index of parts behind a URL, or of files behind one.
+
+    A part's manifest and index are fetched when one of its rows is asked for. All parts share a
+    reader and a cache folder. See `FetchedSource` for arguments.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        manifest: PartsManifest,
+        cache: Cache | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        options: RemoteOptions | None = None,
+        text: bytes | None = None,
+    ) -> None:
+        FetchedSource.__init__(self, url, cache, storage_options, options, text)
+        PartsSource.__init__(self, redact(url) if is_url(url) else Path(url), manifest)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        arguments = self.url, self.manifest, self.cache, self.storage_options, self.options
+        return RemoteParts, arguments
+
+    def _open(self, entry: PartEntry) -> RemoteSource:
+        arguments = self.cache, self.storage_options, self.options, self
+        return RemoteSource(join_url(self.url, entry.name), *arguments)
+
+    @property
+    def file_bytes(self) -> int:
+        """See `FetchedSource.file_bytes`."""
+        return sum(part.file_bytes for part in self.manifest.parts)
+
+    @property
+    def server(self) -> str:
+        """See `FetchedSource.server`."""
+        first = self.part(0)
+        assert isinstance(first, FetchedSource)
+        return self.url if is_url(self.url) else first.server
+
+    def ref(self, extents: _native.Extents, slot: int, file: int, stop: int, row: int) -> FileRef:
+        """See `FetchedSource.ref`."""
+        part, own = self._place(row)
+        assert isinstance(part, FetchedSource)
+        return part.ref(extents, slot, file, stop, own)
+
+
+def open_remote(
+    url: str,
+    cache: Cache | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    options: RemoteOptions | None = None,
+    text: bytes | None = None,
+) -> RemoteSource | RemoteParts:
+    """Open a dataset, or an index of parts, behind a URL; see `FetchedSource`."""
+    text = read_manifest(url, storage_options) if text is None else text
+    try:
+        return RemoteSource(url, cache, storage_options, options, text=text)
+    except PartsError as error:
+        return RemoteParts(url, error.manifest, cache, storage_options, options, text)
+
+
+def _reopen(generation: str, *arguments: Any) -> RemoteSource:
     """Open a dataset in a worker."""
-    source = RemoteSource(*about)
+    source = RemoteSource(*arguments)
     require_same(source, generation)
     return source
 
@@ -443,8 +461,6 @@ def _is_sound(path: Path, entry: FileEntry) -> bool:
     return True
 
 
-#: Places of datasets that `RemoteSource.tell_decoded` has named.
-_told: set[str] = set()
 #: Indexes that this process has checked, and their state at that time.
 _sound: dict[Path, tuple[int, int, int, str]] = {}
 _LARGE = 256 << 20  # bytes from which several threads check an index

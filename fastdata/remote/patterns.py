@@ -10,6 +10,7 @@ from itertools import chain
 
 from fastdata.errors import SourceError, UsageError
 from fastdata.remote.urls import is_url, redact
+from fastdata.storage.paths import working_folder
 
 #: An innermost pair of braces that lists or counts.
 _BRACES = re.compile(r"\{([^{},]*(?:,[^{},]*)+|-?\d+\.\.-?\d+(?:\.\.-?\d+)?)\}")
@@ -21,6 +22,20 @@ def is_pattern(place: str | os.PathLike[str]) -> bool:
     """Return whether a path or URL names several files: by braces, by ``*``, or by ``::``."""
     text = os.fspath(place)
     return bool(_BRACES.search(text)) or "::" in text or _is_glob(text)
+
+
+def absolute(place: str | os.PathLike[str]) -> str:
+    """Return a path, or a URL of this machine, that is the same after ``os.chdir``.
+
+    Other URLs stay as they are. Links are not resolved, nor ``..`` behind them.
+    """
+    text = os.fspath(place)
+    if not is_url(text):
+        return os.path.join(working_folder(), text)
+    scheme, separator, path = text.partition("://")
+    if scheme.lower() not in ("file", "local"):
+        return text
+    return scheme + separator + os.path.join(working_folder(), path)
 
 
 def _is_glob(text: str) -> bool:
@@ -41,16 +56,16 @@ def expand(place: str | os.PathLike[str]) -> list[str]:
         SourceError: No file matches.
         UsageError: There are more than 10 million files.
     """
-    found = []
+    names = []
     for part in os.fspath(place).split("::"):
         for name in chain.from_iterable(map(_matching, _expanded(part))):
-            found.append(name)
-            if len(found) > _MOST:
+            names.append(name)
+            if len(names) > _MOST:
                 raise UsageError(
                     f"{redact(os.fspath(place))}: names more than {_MOST:,} files",
                     "Write fewer; several datasets can be joined.",
                 )
-    return found
+    return names
 
 
 def pattern_of(names: Sequence[str]) -> str:
@@ -63,8 +78,8 @@ def pattern_of(names: Sequence[str]) -> str:
         inside = f"{words[0]}..{words[-1]}"
     else:
         inside = ",".join(words)
-    found = names[0] if len(names) == 1 else f"{before}{{{inside}}}{after}"
-    return found if expand(found) == [*names] else "::".join(names)
+    pattern = names[0] if len(names) == 1 else f"{before}{{{inside}}}{after}"
+    return pattern if expand(pattern) == [*names] else "::".join(names)
 
 
 def _common(names: Sequence[str]) -> str:
@@ -87,14 +102,14 @@ def _expanded(text: str) -> Iterator[str]:
 def _matching(name: str) -> list[str]:
     if is_url(name) or not _is_glob(name):
         return [name]
-    found = sorted(glob.glob(name, recursive=True))
-    if not found:
+    names = sorted(glob.glob(name, recursive=True))
+    if not names:
         raise SourceError(f"{name}: no file matches", "Check the path.")
-    return found
+    return names
 
 
 def _words(inside: str) -> Iterator[str]:
-    """Yield what stands for a pair of braces."""
+    """Yield the words that a pair of braces lists or counts."""
     if "," in inside:
         yield from inside.split(",")
         return

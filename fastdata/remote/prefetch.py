@@ -6,37 +6,29 @@ import asyncio
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence, Set
+from collections.abc import Callable, Coroutine, Hashable, Set
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from fastdata import _native
 from fastdata.errors import FastdataError, RemoteError
 from fastdata.plan.schedule import Drawn
-from fastdata.remote.options import RemoteStats
-from fastdata.remote.ranges import Fetches, Parts, Request, Wanted, plan
+from fastdata.remote.options import RemoteOptions, RemoteStats
+from fastdata.remote.ranges import JpegParts, Piece, RangeCache, RangeRequest, Wanted, plan
+from fastdata.remote.reader import RangeReader
 from fastdata.remote.retries import describe_error
-
-if TYPE_CHECKING:
-    from fastdata import _native
-    from fastdata.remote.cache import Piece
-    from fastdata.remote.opening import Fetched
-
-Indices = npt.NDArray[np.int64]
-
+from fastdata.storage.source import PassRequest, Rows, Source
 
 #: Outcome of a range: its bytes, an error, or None if its bytes are wrong.
-Data = bytes | FastdataError | None
+RangeOutcome: TypeAlias = bytes | FastdataError | None
 #: Outcome of a sample.
-Found = bytes | Parts | FastdataError | None
-#: Returns the parts to fetch of those draws' samples that are fetched in part.
-PlanFetches: TypeAlias = "Callable[[_native.Extents, Indices], Fetches]"
+SampleOutcome: TypeAlias = bytes | JpegParts | FastdataError | None
 #: Requests the bytes of one field of a batch.
-FetchField: TypeAlias = "Callable[[_native.Extents, Indices], Fetch]"
+FetchField: TypeAlias = "Callable[[_native.Extents, Rows], Fetch]"
 
 #: Most bytes of samples held in memory beside a cache folder. More than the processor's caches
 #: hold makes an image cost a sixth more.
@@ -53,9 +45,9 @@ class _Held(Wanted):
     def __init__(self, one: Wanted) -> None:
         super().__init__(one.number, one.file, one.start, one.stop, one.check, one.key)
         self.uses = 0
-        self.data: Data = None
+        self.data: RangeOutcome = None
         self.done = False
-        self.request: Request | None = None
+        self.request: RangeRequest | None = None
         self.waiting: list[Fetch] = []
 
 
@@ -80,18 +72,18 @@ class Fetch:
     def cancel(self) -> None:
         """Do nothing: other batches may need the same samples."""
 
-    def take(self) -> dict[int, Found]:
+    def take(self) -> dict[int, SampleOutcome]:
         """Return the outcome of each sample, by slot; call it once, when the fetch is done."""
-        found = {slot: _found(ranges) for slot, ranges in self._held.items()}
+        outcomes = {slot: _outcome(ranges) for slot, ranges in self._held.items()}
         self._taken([held for ranges in self._held.values() for held in ranges])
-        return found
+        return outcomes
 
     def finish(self) -> None:
         """Wake the waiting thread."""
         self._done.set()
 
 
-def _found(ranges: list[_Held]) -> Found:
+def _outcome(ranges: list[_Held]) -> SampleOutcome:
     """Return the outcome of a sample from those of its ranges."""
     for held in ranges:
         if not isinstance(held.data, bytes):
@@ -101,7 +93,7 @@ def _found(ranges: list[_Held]) -> Found:
         return first.data
     assert isinstance(first.data, bytes)
     assert isinstance(last.data, bytes)
-    return Parts(first.data, last.data, last.start - first.start)
+    return JpegParts(first.data, last.data, last.start - first.start)
 
 
 class RemotePass:
@@ -111,30 +103,32 @@ class RemotePass:
     pauses when ``memory`` bytes are held, unless a batch waits. It announces half as many bytes
     more, so that it finds neighbours even then. With a cache folder, it fills the pieces of all
     announced samples and holds few samples. Without one, it fetches only those rows of large JPEGs
-    that their crops need. ``number`` maps draws to sample numbers; ``bad`` ones, which batches
-    skip, grow. Without ``plan_fetches``, it fetches whole samples.
+    that their crops need.
+
+    Args:
+        source: The rows.
+        ranges_of: Returns the byte ranges of gathered samples (`Fetched.ranges_of`).
+        reader: Reads them.
+        cache: Holds them.
+        options: The source's options.
+        request: Which rows the pass reads.
     """
 
     def __init__(
         self,
-        source: Fetched,
-        batches: Iterator[Drawn],
-        number: Callable[[Indices], Indices],
-        bad: Set[int],
-        plan_fetches: PlanFetches | None = None,
-        fields: Sequence[str] = ("image",),
+        source: Source,
+        ranges_of: Callable[..., dict[int, list[Wanted]]],
+        reader: RangeReader,
+        cache: RangeCache | None,
+        options: RemoteOptions,
+        request: PassRequest,
     ) -> None:
-        self._source = source
-        self._fields = fields
-        self._reader = source.reader
+        self._source, self._ranges_of = source, ranges_of
+        self._reader, self._cache, self._options = reader, cache, options
         self._reader.patience.begin()
-        self._cache = source.local_cache
+        self._batches, self._number, self._bad, plan_fetches, self._fields = request
         # A cache folder holds whole pieces, so fetching rows alone saves nothing.
         self._plan_fetches = plan_fetches if self._cache is None else None
-        self._options = source.options
-        self._batches = batches
-        self._number = number
-        self._bad = bad
         self._memory = self._options.memory
         self._reach = self._memory + self._memory // 2
         self._most_pieces = 0
@@ -158,7 +152,7 @@ class RemotePass:
         self._cache_before = (0, 0) if self._cache is None else self._cache.counts()
         self._needed = 0
         # Bad samples that were already released.
-        self._gone = set(bad)
+        self._gone = set(self._bad)
         #: Bytes of samples that are announced and not taken.
         self._announced = 0
         self._peak = 0
@@ -166,9 +160,9 @@ class RemotePass:
         self._known: dict[Hashable, _Held] = {}
         # In the order in which batches need them.
         self._unplanned: dict[Hashable, _Held] = {}
-        self._queue: deque[Request] = deque()
+        self._queue: deque[RangeRequest] = deque()
         self._urgent: list[_Held] = []
-        self._begun: list[Request] = []
+        self._begun: list[RangeRequest] = []
         self._under_way = 0
         #: Bytes under way or in memory.
         self._outstanding = 0
@@ -205,16 +199,16 @@ class RemotePass:
 
     def _pull(self) -> None:
         try:
-            found = next(self._batches, None)
+            batch = next(self._batches, None)
         except Exception as error:
             # Raised after the batches before it.
             self._error = error
-            found = None
-        if found is None:
+            batch = None
+        if batch is None:
             self._ended = True
             return
-        self._coming.append(found)
-        draws = found[0]
+        self._coming.append(batch)
+        draws = batch[0]
         if self._bad:
             good = [number not in self._bad for number in self._number(draws).tolist()]
             draws = draws[good]
@@ -235,14 +229,12 @@ class RemotePass:
             self._plan()
         self._wake()
 
-    def _wanted(
-        self, extents: _native.Extents, draws: Indices, field: str
-    ) -> dict[int, list[Wanted]]:
+    def _wanted(self, extents: _native.Extents, draws: Rows, field: str) -> dict[int, list[Wanted]]:
         """Return the ranges of a field that draws need, by slot."""
         fetches = None
         if self._plan_fetches is not None and field == "image":
             fetches = self._plan_fetches(extents, draws)
-        return self._source.wanted(extents, self._number(draws), draws, fetches, field)
+        return self._ranges_of(extents, self._number(draws), draws, fetches, field)
 
     def _announce(self, one: Wanted) -> _Held:
         """Note that a batch will need a range; the caller holds the lock."""
@@ -281,7 +273,7 @@ class RemotePass:
                 if not self._pieces[piece]:
                     del self._pieces[piece]
 
-    def fetch(self, extents: _native.Extents, draws: Indices, field: str = "image") -> Fetch:
+    def fetch(self, extents: _native.Extents, draws: Rows, field: str = "image") -> Fetch:
         """Request the bytes of one field of a batch."""
         wanted = self._wanted(extents, draws, field)
         self._needed += sum(one.size for ranges in wanted.values() for one in ranges)
@@ -402,13 +394,13 @@ class RemotePass:
             self._queue.append(request)
         return bool(self._queue)
 
-    def _begin(self, request: Request) -> None:
+    def _begin(self, request: RangeRequest) -> None:
         self._under_way += 1
         self._outstanding += request.size
         self._peak = max(self._peak, self._outstanding)
         self._begun.append(request)
 
-    async def _run_all(self, requests: list[Request]) -> None:
+    async def _run_all(self, requests: list[RangeRequest]) -> None:
         """Run requests concurrently; one thread reads those that the cache folder has.
 
         A thread per request would cost a tenth of an image's total time.
@@ -416,21 +408,21 @@ class RemotePass:
         present: list[bytes | None] = [None] * len(requests)
         cache = self._cache
         if cache is not None:
-            look = [(one.file, one.start, one.stop) for one in requests]
-            present = await asyncio.to_thread(lambda: [cache.read_present(*one) for one in look])
+            places = [(one.file, one.start, one.stop) for one in requests]
+            present = await asyncio.to_thread(lambda: [cache.read_present(*one) for one in places])
         for request, data in zip(requests, present, strict=True):
             self._start(self._run(request, data))
 
-    async def _run(self, request: Request, present: bytes | None) -> None:
+    async def _run(self, request: RangeRequest, present: bytes | None) -> None:
         wrong: list[_Held] = []
         error: FastdataError | None = None
         got: dict[Hashable, bytes] = {}
 
-        def found(held: _Held, data: bytes) -> None:
+        def take(held: _Held, data: bytes) -> None:
             got[held.key] = data
 
         try:
-            wrong = await self._reader.read_checked(request, found, self._cache, present)
+            wrong = await self._reader.read_checked(self._cache, request, take, present)
         except FastdataError as raised:
             error = raised
         except Exception as raised:  # else the batch would wait for ever

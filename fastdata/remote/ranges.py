@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from fastdata import _native
+from fastdata._native import crc32c
 from fastdata.errors import FastdataError, OutageError
-from fastdata.storage.checksum import crc32c
-
-if TYPE_CHECKING:
-    from fastdata import _native
-    from fastdata.storage.source import Source
+from fastdata.storage.source import Source
 
 #: Most bytes between merged neighbours, as a part of the bytes needed.
 _WASTE = 1 / 32
@@ -21,8 +20,8 @@ Fetches: TypeAlias = Mapping[int, Sequence[int]]
 WRONG_BYTES = "its bytes have changed since it was packed, and fetching again did not help"
 
 
-class Parts(NamedTuple):
-    """Bytes of a JPEG that its crop needs, for `_native.Extents.attach_rows`.
+class JpegParts(NamedTuple):
+    """Bytes of a JPEG that its crop needs, for `_native.Extents.attach`.
 
     ``header`` are its first bytes, ``rows`` those of some rows of MCUs, which begin ``at`` an
     offset.
@@ -39,6 +38,54 @@ class FileRef(NamedTuple):
     url: str
     size: int
     tag: str
+
+
+#: A piece of a file in a cache folder, or a row group of a table, by its number.
+Piece: TypeAlias = tuple[FileRef, int]
+
+
+class RangeCache(ABC):
+    """Ranges of remote files that one process holds: pieces in a folder, or row groups in memory.
+
+    Attributes:
+        only: Whether bytes cannot be read in another way.
+        limit: Most bytes to hold.
+        used: Bytes held, when last counted.
+        peak: Most bytes held in memory.
+    """
+
+    only = False
+    limit: int
+    used = 0
+    peak = 0
+
+    @abstractmethod
+    def counts(self) -> tuple[int, int]:
+        """Return the statistics ``cache_reads`` and ``cache_fills`` of `RemoteStats`."""
+
+    @abstractmethod
+    def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
+        """Return the pieces that hold a byte range."""
+
+    @abstractmethod
+    def read_present(self, file: FileRef, start: int, stop: int) -> bytes | None:
+        """Return a byte range, or None unless all its pieces are held; call it from any thread."""
+
+    @abstractmethod
+    async def read(self, file: FileRef, start: int, stop: int) -> bytes:
+        """Return a byte range from its pieces, and fill missing ones; runs on the loop.
+
+        Raise RemoteError if it cannot be fetched, DatasetError if a piece cannot be stored or
+        decoded.
+        """
+
+    @abstractmethod
+    async def ensure(self, piece: Piece) -> None:
+        """Fill a missing piece, if there is room; raises as `read` does."""
+
+    @abstractmethod
+    def drop(self, file: FileRef, start: int, stop: int) -> None:
+        """Remove the pieces that hold a byte range, because its bytes are wrong."""
 
 
 class Wanted:
@@ -74,7 +121,7 @@ class Wanted:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class RangeRequest:
     """Byte range to request, which holds one or more neighbours: `Wanted`."""
 
     file: FileRef
@@ -90,13 +137,13 @@ class Request:
 
 def merge(
     wanted: Iterable[Any], merge_gap: int, max_request: int, waste: float = _WASTE
-) -> list[Request]:
+) -> list[RangeRequest]:
     """Return the requests for some samples; neighbours with small gaps share one.
 
     ``merge_gap`` limits the bytes between two neighbours; ``waste`` those of a request, as a part
     of the bytes needed.
     """
-    requests: list[Request] = []
+    requests: list[RangeRequest] = []
     needed = wasted = 0
     for one in sorted(wanted, key=lambda one: (one.file.url, one.start)):
         last = requests[-1] if requests else None
@@ -112,7 +159,7 @@ def merge(
                 needed += one.size
                 wasted += gap
                 continue
-        requests.append(Request(one.file, one.start, one.stop, [one]))
+        requests.append(RangeRequest(one.file, one.start, one.stop, [one]))
         needed, wasted = one.size, 0
     return requests
 
@@ -123,7 +170,7 @@ def plan(
     merge_gap: int,
     max_request: int,
     needed: Iterable[Any] = (),
-) -> list[Request]:
+) -> list[RangeRequest]:
     """Return the next requests, in the order in which batches need them.
 
     The requests cover the next quarter of ``reach``, with neighbours from all of it. ``coming`` is
@@ -155,22 +202,22 @@ def plan(
 def attach_fetched(
     fetched: Mapping[int, Any], extents: _native.Extents, source: Source, rows: Any
 ) -> dict[int, FastdataError]:
-    """Attach fetched bytes to their extents; return the errors of the others, by slot.
+    """Attach fetched bytes to their extents; return the errors of other samples, by slot.
 
     An outcome is bytes, parts, an error, or None for wrong bytes. ``rows`` are by slot, int64.
     """
     failed: dict[int, FastdataError] = {}
-    for slot, found in fetched.items():
+    for slot, outcome in fetched.items():
         row = int(rows[slot])
-        if isinstance(found, bytes):
-            extents.attach(slot, found)
-        elif isinstance(found, Parts):
-            extents.attach_rows(slot, *found)
-        elif found is None:
+        if isinstance(outcome, bytes):
+            extents.attach(slot, outcome)
+        elif isinstance(outcome, JpegParts):
+            extents.attach(slot, *outcome)
+        elif outcome is None:
             failed[slot] = source.problem(row, WRONG_BYTES, "changed")
         else:
-            what = f"sample {row} ({source.key(row)}): {found.what}"
-            failed[slot] = type(found)(what, found.hint)
+            what = f"sample {row} ({source.key(row)}): {outcome.what}"
+            failed[slot] = type(outcome)(what, outcome.hint)
     return failed
 
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastdata.errors import RemoteError
 from fastdata.executors import awaited
 from fastdata.remote.answers import SLOWEST, asking, require_length
 from fastdata.remote.drivers import open_filesystem
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.ranges import Request
+from fastdata.remote.ranges import RangeCache, RangeRequest
 from fastdata.remote.retries import Patience, Retries, wait_before
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.files import read_extent
-
-if TYPE_CHECKING:
-    from fastdata.remote.cache import PieceCache
-    from fastdata.remote.row_groups import RowGroups
 
 
 @dataclass
@@ -90,16 +86,16 @@ class RangeReader:
 
     async def read_checked(
         self,
-        request: Request,
-        found: Callable[[Any, bytes], None],
-        cache: PieceCache | RowGroups | None = None,
+        cache: RangeCache | None,
+        request: RangeRequest,
+        take: Callable[[Any, bytes], None],
         present: bytes | None = None,
     ) -> list[Any]:
-        """Read a request's samples; return those that were wrong at every try; runs on `loop`.
+        """Read a request's samples; return those that were wrong at every try; runs on the loop.
 
         Wrong samples are evicted from the cache and fetched again, without the others. Calls
-        ``found`` with each right member and its bytes. ``present`` are the request's bytes, if the
-        cache folder had them.
+        ``take`` with each right member and its bytes. ``present`` are the request's bytes, if the
+        cache had them.
         """
         tries = self.options.tries if cache is None or not cache.only else 1
         for number in range(0 if cache is not None else 1, tries + 1):
@@ -113,30 +109,33 @@ class RangeReader:
                 # Copy, so that memory is freed sample by sample.
                 part = bytes(data[one.start - start : one.stop - start])
                 if one.is_right(part):
-                    found(one, part)
+                    take(one, part)
                 else:
                     wrong.append(one)
             if not wrong or number == tries:
                 break
             self.counts.refetched += len(wrong)
             start, stop = min(one.start for one in wrong), max(one.stop for one in wrong)
-            request = Request(file, start, stop, wrong)
+            request = RangeRequest(file, start, stop, wrong)
             if cache is not None and number == 0:
                 cache.drop(file, start, stop)
             else:
                 await asyncio.sleep(wait_before(number))
         return wrong
 
-    async def read_all(
-        self, requests: Sequence[Request], cache: PieceCache | RowGroups | None = None
+    def read_all(
+        self, cache: RangeCache | None, requests: Sequence[RangeRequest]
     ) -> dict[Any, bytes]:
-        """Read requests at once; return right members' bytes by key; runs on `loop`."""
+        """Read requests at once; return right members' bytes by key."""
         got: dict[Any, bytes] = {}
 
-        def found(one: Any, data: bytes) -> None:
+        def take(one: Any, data: bytes) -> None:
             got[one.key] = data
 
-        await asyncio.gather(*(self.read_checked(one, found, cache) for one in requests))
+        async def read() -> None:
+            await asyncio.gather(*(self.read_checked(cache, one, take) for one in requests))
+
+        self.run(read())
         return got
 
     def run(self, work: Any) -> Any:

@@ -218,10 +218,10 @@ def retrying(
     retries = Retries(what, tries, patience=patience)
     while True:
         try:
-            found = call()
+            result = call()
             if patience is not None:
                 patience.answered()
-            return found
+            return result
         except Exception as error:
             seconds = retries.wait_after(error)
         pause(seconds)
@@ -299,12 +299,12 @@ def _lacks_credentials(error: BaseException) -> bool:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and its causes."""
-    found: BaseException | None = error
+    cause: BaseException | None = error
     for _ in range(_MOST_CAUSES):
-        if found is None:
+        if cause is None:
             return
-        yield found
-        found = found.__cause__
+        yield cause
+        cause = cause.__cause__
 
 
 _MOST_CAUSES = 8
@@ -315,47 +315,47 @@ def _real_error(error: BaseException) -> BaseException:
 
     fsspec's HTTP driver turns every error into a FileNotFoundError.
     """
-    causes = (found for found in _chain(error) if not isinstance(found, FileNotFoundError))
+    causes = (cause for cause in _chain(error) if not isinstance(cause, FileNotFoundError))
     return next(causes, error) if isinstance(error, FileNotFoundError) else error
 
 
 def _is_cut(error: BaseException) -> bool:
     """Return whether a response came, but truncated or not valid HTTP."""
-    names = {base.__name__ for found in _chain(error) for base in type(found).__mro__}
+    names = {base.__name__ for cause in _chain(error) for base in type(cause).__mro__}
     return not names.isdisjoint(_BROKEN)
 
 
 def _status(error: BaseException) -> int | None:
     """Return the status of a server's response; None if there is none."""
-    for found in _chain(error):
-        status = _response(found).get("ResponseMetadata", {}).get("HTTPStatusCode")
+    for cause in _chain(error):
+        status = _response(cause).get("ResponseMetadata", {}).get("HTTPStatusCode")
         if isinstance(status, int):
             return status
         for name in ("status", "code"):  # aiohttp, gcsfs
             try:
-                return int(getattr(found, name))
+                return int(getattr(cause, name))
             except (AttributeError, TypeError, ValueError):
                 continue
     return None
 
 
 def _code(error: BaseException) -> str | None:
-    codes = (_response(found).get("Error", {}).get("Code") for found in _chain(error))
+    codes = (_response(cause).get("Error", {}).get("Code") for cause in _chain(error))
     return next((code for code in codes if isinstance(code, str)), None)
 
 
 def _asked_wait(error: BaseException) -> float:
     """Return the seconds of a server's Retry-After; 0 without one."""
-    for found in _chain(error):
-        headers = getattr(found, "headers", None)  # aiohttp's ignore case
+    for cause in _chain(error):
+        headers = getattr(cause, "headers", None)  # aiohttp's ignore case
         if headers is None:
-            headers = _response(found).get("ResponseMetadata", {}).get("HTTPHeaders", {})
+            headers = _response(cause).get("ResponseMetadata", {}).get("HTTPHeaders", {})
         with suppress(AttributeError):
-            given = str(headers.get("Retry-After") or headers.get("retry-after") or "")
-            if given.isdecimal():
-                return float(given)
+            text = str(headers.get("Retry-After") or headers.get("retry-after") or "")
+            if text.isdecimal():
+                return float(text)
             with suppress(ValueError, TypeError, OverflowError):  # not a date
-                return max(parsedate_to_datetime(given).timestamp() - time.time(), 0.0)
+                return max(parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
     return 0.0
 
 

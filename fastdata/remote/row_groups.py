@@ -1,7 +1,7 @@
 """Row groups of tables, decoded by pyarrow and held in memory while their rows are wanted.
 
-It has the methods of `fastdata.remote.cache.PieceCache`: a row group is a piece. So a pass
-prefetches the row groups of batches to come, and reads each once as long as memory suffices.
+A row group is a piece, so a pass prefetches those of batches to come, and decodes each once as long
+as memory suffices.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,14 +23,14 @@ import pyarrow.parquet as pq
 from fastdata.errors import CorruptionError, DatasetError, FastdataError
 from fastdata.remote.answers import ChangedError
 from fastdata.remote.files import RemotePath, remote_path
-from fastdata.remote.ranges import FileRef
+from fastdata.remote.ranges import FileRef, Piece, RangeCache
 from fastdata.remote.reader import RangeReader
 from fastdata.remote.urls import is_url, redact
+from fastdata.storage.arrow import chunks_of, column_path
 from fastdata.storage.formats.arrow_ipc import MappedArrow
-from fastdata.storage.formats.parquet import PARQUET_ERRORS
+from fastdata.storage.formats.parquet_pages import PARQUET_ERRORS
 from fastdata.storage.local import LocalFile
 from fastdata.storage.row_groups import VALUE_BITS
-from fastdata.storage.table_rows import chunks_of, column_path
 
 #: Row groups that are decoded at once. pyarrow decompresses several times faster than cores decode.
 _DECODING = 2
@@ -39,10 +39,8 @@ _LEAST = 3
 #: Begins a Parquet file.
 _PARQUET = b"PAR1"
 
-Piece: TypeAlias = tuple[FileRef, int]
 
-
-class Table:
+class ColumnGroups:
     """Column of a file, by row group. Safe to use from several threads.
 
     ``column`` may have a struct's field after a dot. ``size`` are the bytes that the file must
@@ -119,7 +117,7 @@ class Table:
 
 
 @lru_cache(maxsize=32)  # metadata may have megabytes a file
-def _opened(table: Table) -> tuple[LocalFile | RemotePath, pq.FileMetaData | None]:
+def _opened(table: ColumnGroups) -> tuple[LocalFile | RemotePath, pq.FileMetaData | None]:
     """Return what a table opens, once for several row groups."""
     return table.open()
 
@@ -134,17 +132,16 @@ class _Group:
     used: int
 
 
-class RowGroups:
+class RowGroups(RangeCache):
     """Row groups of a dataset's tables, as one process holds them.
 
     Tables have the names of `FileRef`; ``reader`` reads other files. ``limit`` are bytes to hold,
     unless three row groups have more; ``used`` those held.
     """
 
-    #: Whether bytes cannot be read in another way.
     only = True
 
-    def __init__(self, tables: Mapping[str, Table], reader: RangeReader, limit: int) -> None:
+    def __init__(self, tables: Mapping[str, ColumnGroups], reader: RangeReader, limit: int) -> None:
         self.limit = limit
         self.used = self.peak = self._reads = self._decoded = 0
         self._tables, self._reader = tables, reader
@@ -155,18 +152,18 @@ class RowGroups:
         self._slots = asyncio.Semaphore(_DECODING)
 
     def counts(self) -> tuple[int, int]:
-        """Return (values taken from memory, row groups decoded)."""
+        """See `RangeCache.counts`."""
         return self._reads, self._decoded
 
     def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
-        """Return the row group that holds a value; none for an empty value, or no table."""
+        """See `RangeCache.pieces`; none for an empty value, or no table."""
         table = self._tables.get(file.url)
         if table is None or start == stop:
             return []
         return [(file, table.group_of(start >> VALUE_BITS))]
 
     def read_present(self, file: FileRef, start: int, stop: int) -> bytes | None:
-        """Return a value, or None unless its row group is held; call it from any thread."""
+        """See `RangeCache.read_present`."""
         for piece in self.pieces(file, start, stop):
             group = self._held.get(piece)
             if group is not None:
@@ -175,17 +172,17 @@ class RowGroups:
         return None
 
     async def read(self, file: FileRef, start: int, stop: int) -> bytes:
-        """Return a value; decode its row group unless that is held; runs on the loop."""
+        """See `RangeCache.read`: a value."""
         for piece in self.pieces(file, start, stop):
             return self._value(await self._group(piece), start, stop)
         return await self._reader.read(file.url, start, stop)
 
     async def ensure(self, piece: Piece) -> None:
-        """Decode a row group unless it is held; raises as `read` does."""
+        """See `RangeCache.ensure`."""
         await self._group(piece)
 
     def drop(self, file: FileRef, start: int, stop: int) -> None:
-        """Forget the row group that holds a value, because its bytes are wrong."""
+        """See `RangeCache.drop`."""
         for piece in self.pieces(file, start, stop):
             self._forget(piece)
 

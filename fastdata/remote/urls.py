@@ -30,22 +30,6 @@ def is_url(path: str | os.PathLike[str]) -> bool:
     return bool(_URL.match(os.fspath(path)))
 
 
-def absolute(place: str | os.PathLike[str]) -> str:
-    """Return a path, or a URL of this machine, that is the same after ``os.chdir``.
-
-    Other URLs stay as they are. Links are not resolved, nor ``..`` behind them.
-    """
-    from fastdata.storage.paths import working_folder  # all of remote imports this module
-
-    text = os.fspath(place)
-    if not is_url(text):
-        return os.path.join(working_folder(), text)
-    scheme, separator, path = text.partition("://")
-    if scheme.lower() not in ("file", "local"):
-        return text
-    return scheme + separator + os.path.join(working_folder(), path)
-
-
 def scheme_of(url: str) -> str:
     """Return the scheme of a URL in lower case: ``gs`` of ``gs://bucket/dataset``."""
     return url.partition(":")[0].lower()
@@ -109,7 +93,7 @@ def redact(url: str) -> str:
 
 def redact_text(text: str) -> str:
     """Return a driver's message without credentials: URLs redacted, known secrets removed."""
-    text = _IN_TEXT.sub(lambda found: _redact_any(found[0]), text)
+    text = _IN_TEXT.sub(lambda match: _redact_any(match[0]), text)
     for secret in sorted(_secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
@@ -124,8 +108,8 @@ def remember_query(url: str) -> None:
     """Have `redact_text` leave out a URL's query, which drivers may print without the URL."""
     query = split_query(url)[1].partition("#")[0][1:]
     named = dict(parse_qsl(query))
-    found = (query, *_secret_values(named, False))
-    _secrets.update(dict.fromkeys(one for one in found if len(one) >= _SHORTEST_SECRET))
+    secrets = (query, *_secret_values(named, False))
+    _secrets.update(dict.fromkeys(one for one in secrets if len(one) >= _SHORTEST_SECRET))
 
 
 def _secret_values(value: Any, secret: bool) -> Iterable[str]:

@@ -11,12 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fastdata._native import crc32c, crc32c_combine
 from fastdata.errors import CorruptionError, DatasetError
 from fastdata.remote.filesystem import file_sizes, read_bytes
 from fastdata.remote.manifests import images_url
 from fastdata.remote.urls import is_url, join_url, redact
-from fastdata.storage.checksum import crc32c, crc32c_combine, crc32c_file
-from fastdata.storage.files import open_file, read_exactly, read_file, write_exactly
+from fastdata.storage.files import crc32c_file, open_file, read_exactly, read_file, write_exactly
 from fastdata.storage.manifest import FileEntry
 from fastdata.storage.trust import make_own_folder
 

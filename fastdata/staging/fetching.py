@@ -20,7 +20,7 @@ from fastdata.remote.urls import is_url
 from fastdata.staging.copying import Place
 from fastdata.staging.staged import IMAGES_NAME
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, with_root
-from fastdata.storage.packed import PackedSource
+from fastdata.storage.packed import PackedSource, own_files
 from fastdata.storage.paths import is_inside
 from fastdata.storage.row_groups import split_name
 
@@ -77,7 +77,7 @@ class Fetching:
         """Yield (file, problem) for the same of a ``folder`` dataset's images and blobs."""
         manifest = self._manifest
         if manifest.container == "folder" and manifest.root is not None:
-            files = self.blobs.own_files(fields, 0, manifest.samples)
+            files = own_files(self.blobs, fields, 0, manifest.samples)
             yield from _wrong_sizes(self._place.root(manifest.root), files, "index")
 
     def views(self, fields: Sequence[str]) -> Iterator[View]:
@@ -123,14 +123,14 @@ class Fetching:
                 with suppress(FileNotFoundError):  # as below
                     path.write_bytes(root.read(file.name))
 
-            loose = self.blobs.own_files(fields, start, stop)
+            loose = own_files(self.blobs, fields, start, stop)
             with ThreadPoolExecutor(_THREADS) as pool:
                 list(pool.map(fetch, (file for file in loose if is_inside(file.name))))
         return folder, files, start, stop
 
     def _fetch_file(self, number: int, path: Path) -> None:
         """Fetch a file unless it is missing, also a damaged one: the checks report both."""
-        entry, url = self._manifest.files[number], self.remote.places[number]
+        entry, url = self._manifest.files[number], self.remote.files.places[number]
         path.parent.mkdir(parents=True, exist_ok=True)
         if not is_url(url):
             path.symlink_to(os.path.abspath(url))

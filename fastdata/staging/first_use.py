@@ -22,14 +22,14 @@ from fastdata.remote.patterns import expand, is_pattern
 from fastdata.remote.urls import is_url, join_url, name_of, redact
 from fastdata.storage.files import cache_folder, digest_name, file_lock
 from fastdata.storage.local import LocalFile
-from fastdata.storage.look import look
 from fastdata.storage.manifest import BAD_SAMPLES_NAME, WORK_NAME, has_manifest
+from fastdata.storage.peek import peek
 from fastdata.storage.trust import make_cache_folder
 from fastdata.text import human_count
 
 #: Ends of the names of files.
 _ENDINGS = (".tar", ".parquet")
-#: Kinds of folders, as `fastdata.storage.look.look` finds them.
+#: Kinds of folders, as `fastdata.storage.peek.peek` finds them.
 _FOLDERS = ("webdataset", "parquet", "arrow", "images")
 #: Seconds between signs of life to processes that wait for the index.
 _TICK = 1.0
@@ -53,7 +53,7 @@ def is_indexed_here(
         return True
     if is_url(text) or not os.path.isdir(text):
         return text.lower().endswith(_ENDINGS)
-    return not has_manifest(Path(text)) and look(text).kind in _FOLDERS and not _is_ours(text)
+    return not has_manifest(Path(text)) and peek(text).kind in _FOLDERS and not _is_ours(text)
 
 
 def _is_ours(folder: str) -> bool:

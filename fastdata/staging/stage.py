@@ -34,6 +34,7 @@ from fastdata.staging.staged import (
     default_place,
     own_folder,
 )
+from fastdata.storage.cache import room
 from fastdata.storage.fields import BLOBS
 from fastdata.storage.files import (
     PARTIAL_SUFFIX,
@@ -44,11 +45,9 @@ from fastdata.storage.files import (
     publish,
     sync,
 )
-from fastdata.storage.formats import ELSEWHERE
-from fastdata.storage.manifest import BAD_SAMPLES_NAME, MANIFEST_NAME, Manifest
-from fastdata.storage.packed import IndexedSource, PackedSource
+from fastdata.storage.manifest import BAD_SAMPLES_NAME, ELSEWHERE, MANIFEST_NAME, Manifest
+from fastdata.storage.packed import IndexedSource, PackedSource, own_files
 from fastdata.storage.paths import is_inside
-from fastdata.storage.room import room
 from fastdata.storage.trust import make_cache_folder
 
 _PAGE = 4096  # a file occupies a multiple of it
@@ -328,7 +327,7 @@ class _Run:
             opened = RemoteSource(original.path, None, source.options, text=original.text)
         root = source.root(manifest.root)
         names = [one.field.name for one in manifest.fields if one.field.kind in BLOBS]
-        for file in opened.own_files(names, 0, manifest.samples):
+        for file in own_files(opened, names, 0, manifest.samples):
             if not file.size:
                 continue  # the sample has no such blob
             if not is_inside(file.name):

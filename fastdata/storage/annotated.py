@@ -13,18 +13,18 @@ import pyarrow as pa
 from fastdata import _native
 from fastdata.errors import LEAVE_OUT, FastdataError, SampleError
 from fastdata.storage.arrow import as_arrow
-from fastdata.storage.columns import Column, as_objects
+from fastdata.storage.columns import as_objects
 from fastdata.storage.fields import BLOBS, IMAGE, Field
 from fastdata.storage.files import code_of
 from fastdata.storage.listed import FilesSource
-from fastdata.storage.source import Blob, BlobColumn, Gathered, Rows
+from fastdata.storage.source import Blob, BlobColumn, Column, Gathered, Rows
 
 _HINT = f"Correct them, or {LEAVE_OUT}"
 
 
 @dataclass(frozen=True)
 class Annotated:
-    """`Listing` of image files with annotations.
+    """List of image files with annotations.
 
     Attributes:
         samples: (path, -1) of each image.
@@ -54,22 +54,22 @@ class AnnotatedSource(FilesSource):
 
     def column(self, field: str, rows: Rows | None = None) -> Column:
         """See `Source.column`. SampleError: annotations of a row cannot be used."""
-        about = self.field(field, ("column",))
+        column = self.field(field, ("column",))
         numbers = range(len(self)) if rows is None else rows.tolist()
         values = [self._row(row)[field] for row in numbers]
         try:
-            return _as_column(values, about)
+            return _as_column(values, column)
         except Exception:
             for row in numbers:  # the error names its row
-                self._called(lambda one: _as_column([self._row(one)[field]], about), row)
+                self._called(lambda one: _as_column([self._row(one)[field]], column), row)
             raise
 
     def _row(self, row: int) -> Mapping[str, Any]:
         """Return a row's values."""
-        found = self._values.get(row)
-        if found is None:
-            found = self._values[row] = self._called(self._annotated.read, row)
-        return found
+        values = self._values.get(row)
+        if values is None:
+            values = self._values[row] = self._called(self._annotated.read, row)
+        return values
 
     def _called(self, function: Callable[[int], Any], row: int) -> Any:
         """Return what a function of a row returns; its errors name the row."""
@@ -92,8 +92,8 @@ class AnnotatedSource(FilesSource):
     def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
         """See `Source.gather`."""
         own = [name for name in fields if name in self._annotated.files]
-        others = [one for one in fields if one not in own and self.field(one).kind in BLOBS]
-        blobs = dict(super().gather(rows, others).blobs) if others else {}
+        images = [one for one in fields if one not in own and self.field(one).kind in BLOBS]
+        blobs = dict(super().gather(rows, images).blobs) if images else {}
         for name in own:
             files = self._annotated.files[name]
             blobs[name] = BlobColumn(_native.Extents([str(files[row]) for row in rows.tolist()]))

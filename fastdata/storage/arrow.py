@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
@@ -20,10 +20,10 @@ import pyarrow as pa
 def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Return an array of values below 2 GiB; None is null. Integers and bytes need no pandas."""
     if not (pa.types.is_integer(kind) or kind in (pa.string(), pa.binary())):
-        found = array_type(kind)
-        if found and all(one is None or isinstance(one, np.ndarray) for one in values):
-            return _arrays(values, kind, *found)
-        if found and len(found[1]) > 1:
+        form = array_type(kind)
+        if form and all(one is None or isinstance(one, np.ndarray) for one in values):
+            return _arrays(values, kind, *form)
+        if form and len(form[1]) > 1:
             # Arrow takes no arrays of several dimensions.
             values = [one.tolist() if isinstance(one, np.ndarray) else one for one in values]
         return pa.array(values, kind)
@@ -57,14 +57,14 @@ def _arrays(
     while pa.types.is_fixed_size_list(kinds[-1]):
         kinds.append(kinds[-1].value_type)
     flat = np.packbits(items, bitorder="little") if dtype == np.bool_ else items.reshape(-1)
-    found = pa.Array.from_buffers(kinds.pop(), items.size, [None, pa.py_buffer(flat)])
+    nested = pa.Array.from_buffers(kinds.pop(), items.size, [None, pa.py_buffer(flat)])
     for level, one in reversed(list(enumerate(kinds))):
         bitmap = None
         if not level and not valid.all():
             bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
         count = math.prod(items.shape[: level + 1])
-        found = pa.Array.from_buffers(one, count, [bitmap], children=[found])
-    return found
+        nested = pa.Array.from_buffers(one, count, [bitmap], children=[nested])
+    return nested
 
 
 def array_type(kind: pa.DataType) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
@@ -208,8 +208,8 @@ def python_values(column: pa.Array) -> list[Any]:
         or str(kind.value_type) not in _NUMBERS
         or column.flatten().null_count
     ):
-        found: list[Any] = column.to_pylist()
-        return found
+        values: list[Any] = column.to_pylist()
+        return values
     numbers = as_numpy(column.flatten())
     ends = np.cumsum(as_numpy(column.value_lengths().fill_null(0)), dtype=np.int64).tolist()
     pairs = zip([0, *ends], ends, column.is_valid().to_pylist(), strict=False)
@@ -222,7 +222,7 @@ def _counted(kind: pa.DataType) -> pa.DataType:
 
 
 def size_of(value: Any) -> int:
-    """Return the bytes of one of `python_values`, about."""
+    """Return roughly the bytes of one of `python_values`."""
     match value:
         case None:
             return 0
@@ -327,3 +327,35 @@ def is_number(kind: pa.DataType) -> bool:
     """Return whether a type's values are integers, floats or booleans."""
     types = pa.types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def chunks_of(table: pa.Table, place: Sequence[str]) -> list[pa.Array]:
+    """Return the chunks of a column, or of a field of its structs; extensions as stored."""
+    first, *inner = place
+    column, chunks = table.column(first), []
+    for chunk in column.chunks or [pa.nulls(0, column.type)]:
+        for name in inner:
+            chunk = child_of(chunk, name)
+        while isinstance(chunk, pa.ExtensionArray):
+            chunk = chunk.storage
+        chunks.append(chunk)
+    return chunks
+
+
+def child_of(array: pa.StructArray, name: str) -> pa.Array:
+    """Return a field of structs, which is null where they are."""
+    number = array.type.get_field_index(name)
+    return array.flatten()[number] if array.null_count else array.field(number)
+
+
+def column_path(schema: pa.Schema, column: str) -> list[str]:
+    """Return the name of a column, which may have dots in it, and those of the fields inside."""
+    for name in sorted(schema.names, key=len, reverse=True):
+        if f"{column}.".startswith(f"{name}."):
+            return [name, *filter(None, column[len(name) + 1 :].split("."))]
+    return [column]
+
+
+def nullable(chunks: Iterable[pa.Array]) -> bool:
+    """Return whether a null is anywhere in some chunks."""
+    return any(map(has_nulls, chunks))

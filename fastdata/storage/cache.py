@@ -1,11 +1,14 @@
-"""`Cache`: what an `ImageDataset` may keep on this machine from one epoch to the next."""
+"""`Cache`: data that an `ImageDataset` may keep on this machine, and the room for it."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from fastdata.errors import UsageError
+from fastdata.machine import available_memory
+from fastdata.storage.files import free_space, human_bytes, is_tmpfs
 from fastdata.storage.paths import working_folder
 
 
@@ -34,3 +37,18 @@ class Cache:
             raise UsageError(f"Cache(bytes={self.bytes!r})", "Give a number of bytes from 0.")
         if self.path is not None and "://" not in os.fspath(self.path):
             object.__setattr__(self, "path", os.path.join(working_folder(), self.path))
+
+
+#: Bytes of memory that files in memory leave free.
+_MEMORY_LEFT = 1 << 30
+
+
+def room(place: Path) -> tuple[int, str]:
+    """Return the bytes that files in a folder may take, and their limit if not the disk."""
+    free = free_space(place)
+    if place.exists() and is_tmpfs(place):
+        # A tmpfs promises a share of all memory, including memory in use.
+        memory = max(available_memory() - _MEMORY_LEFT, 0)
+        if memory < free:
+            return memory, f" (memory, {human_bytes(_MEMORY_LEFT)} set aside)"
+    return free, ""

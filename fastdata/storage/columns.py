@@ -9,26 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from fastdata._native import crc32c
 from fastdata.errors import CorruptionError, UsageError
 from fastdata.storage.arrow import as_arrow, fixed_items, has_nulls, is_number, item_type
-from fastdata.storage.checksum import crc32c
 from fastdata.storage.fields import Field, StoredField
+from fastdata.storage.index import Index
 from fastdata.storage.records import NO_GENERATION, Row, write_extents
+from fastdata.storage.source import Column
 
-if TYPE_CHECKING:
-    from fastdata.storage.index import Index
-
-#: Values of some rows: a NumPy array, shape (N,) or (N, K, …), where each row has one number or an
-#: array of one shape; else an Arrow array of N values.
-Column: TypeAlias = "npt.NDArray[Any] | pa.Array"
-
-#: Bytes at which a piece ends, about; and most rows of one. A piece is what a lookup reads.
+#: Bytes at which a piece ends, roughly; and most rows of one. A lookup reads whole pieces.
 _PIECE_BYTES, _PIECE_ROWS = 64 << 10, 4096
 #: Most bytes of a column that are kept in memory.
 KEPT_BYTES = 256 << 20
@@ -149,22 +144,22 @@ class ColumnReader:
         """Return pieces by number; read those that are not in memory, together."""
         recent, older = self._recent, self._older
         numbers = list(numbers)
-        found = {number: recent.get(number, older.get(number)) for number in numbers}
-        missing = [number for number, piece in found.items() if piece is None]
+        pieces = {number: recent.get(number, older.get(number)) for number in numbers}
+        missing = [number for number, piece in pieces.items() if piece is None]
         for number in missing:
             if number in self._damaged:
                 raise CorruptionError(*self._damaged[number])
         try:
             rows = list(map(self._record, missing))
             for number, data in zip(missing, self._read(rows) if rows else (), strict=True):
-                found[number] = self._decoded(number, data)
+                pieces[number] = self._decoded(number, data)
         except CorruptionError as error:
             # Of several, the caller asks again for one at a time.
             if len(missing) == 1 and len(self._damaged) < _KEPT_ERRORS:
                 self._damaged[missing[0]] = error.what, error.hint
             raise
-        self._keep(found)
-        return [found[number] for number in numbers]
+        self._keep(pieces)
+        return [pieces[number] for number in numbers]
 
     def _keep(self, pieces: dict[int, pa.Array]) -> None:
         new = {number: one for number, one in pieces.items() if number not in self._recent}
@@ -222,15 +217,15 @@ def values_in(
     order = np.argsort(numbers, kind="stable")
     chosen, starts = np.unique(numbers[order], return_index=True)
     parts = np.split(places[order], starts[1:])
-    found = [
+    values = [
         joined([piece], part) for piece, part in zip(pieces(chosen.tolist()), parts, strict=True)
     ]
-    if len(found) == 1:
+    if len(values) == 1:
         # A stable sort of equal numbers keeps their order.
-        return found[0]
+        return values[0]
     back = np.empty(len(numbers), np.int64)
     back[order] = np.arange(len(numbers))
-    return joined(found, back)
+    return joined(values, back)
 
 
 def as_column(array: pa.Array) -> Column:
@@ -279,9 +274,9 @@ def _large(kind: pa.DataType) -> pa.DataType:
 def with_gaps(column: Column, places: npt.NDArray[np.int64], count: int) -> Column:
     """Return a column of so many rows, with these values at some places; else zeros or nulls."""
     if isinstance(column, np.ndarray):
-        found = np.zeros((count, *column.shape[1:]), column.dtype)
-        found[places] = column
-        return found
+        filled = np.zeros((count, *column.shape[1:]), column.dtype)
+        filled[places] = column
+        return filled
     order = np.full(count, -1, np.int64)
     order[places] = np.arange(len(places))
     return column.take(pa.array(order, mask=order < 0))
@@ -308,13 +303,13 @@ def values_of(column: Column, field: Field) -> list[Any]:
 def python_objects(column: pa.Array, field: Field) -> list[Any]:
     """Return values as Python objects; UsageError for those that Python lacks."""
     try:
-        found: list[Any] = column.to_pylist()
+        objects: list[Any] = column.to_pylist()
     except (pa.ArrowException, OverflowError, ValueError) as error:
         raise UsageError(
             f"the field {field.name} has a value of {field.type} that is no Python object: {error}",
             "Read it as an Arrow array: ImageDataset.column(name).",
         ) from None
-    return found
+    return objects
 
 
 def _indices(values: npt.NDArray[np.int64]) -> pa.Array:

@@ -27,7 +27,7 @@ _O_DIRECT = getattr(os, "O_DIRECT", 0)  # not on macOS
 class DirectFile:
     """A new file, written from beginning to end; through the page cache where it must be.
 
-    A thread writes what has been filled while the caller goes on. An error of the disk is raised
+    A thread writes filled buffers while the caller continues. An error of the disk is raised
     by a later call, by `close` at the latest.
     """
 
@@ -86,7 +86,7 @@ class DirectFile:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close the file as it is; drop what is not yet written."""
+        """Close the file as it is; drop bytes that are not yet written."""
         if self._descriptor < 0:
             return
         # Not by the join alone: until Python 3.13, one that Ctrl-C interrupts makes the next one

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from fastdata import _native
 from fastdata.errors import LEAVE_OUT, FastdataError, SampleError
-from fastdata.once import once
-from fastdata.storage.source import Blob, BlobColumn, Gathered, Rows, Source
-
-if TYPE_CHECKING:
-    from fastdata.storage.columns import Column
-    from fastdata.storage.index import ExtentTable
+from fastdata.storage.source import Blob, Column, ExtentTable, Gathered, Rows, Source
 
 
 class MissingError(SampleError):
-    """A sample lacks a further image."""
+    """Error of a sample that lacks an image other than its first."""
 
 
 _LACKS = f"Give a collate_fn, which gets None; or {LEAVE_OUT}"
 
 
 class FieldSource(Source):
-    """Source with the rows of another one, whose image is its further field ``name``."""
+    """Source with the rows of another one, whose image is its field ``name``."""
 
     def __init__(self, source: Source, field: str) -> None:
         self._source, self.name = source, field
         self.location, self.hints = source.location, source.hints
-        about = source.capabilities
-        self.capabilities = replace(about, stride=0)
+        self.capabilities = replace(source.capabilities, stride=0)
 
     def __len__(self) -> int:
         return len(self._source)
@@ -68,14 +60,9 @@ class FieldSource(Source):
         """See `Source.column`."""
         return self._source.column(field, rows)
 
-    @once
-    def table(self) -> ExtentTable | None:
-        """See `Source.table`."""
+    def table_of(self, field: str = "image") -> ExtentTable | None:
+        """See `Source.table_of`."""
         return self._source.table_of(self.name)
-
-    def described(self, extents: _native.Extents) -> Gathered:
-        """See `Source.described`."""
-        return Gathered({"image": BlobColumn(extents)}, {})
 
     def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
         """See `Source.gather`."""

@@ -1,6 +1,6 @@
 """Fields of a row: their names, kinds and types.
 
-`fastdata.storage.columns` stores columns; blobs of further fields have an index of their own.
+`fastdata.storage.columns` stores columns; blobs other than images have an index of their own.
 """
 
 from __future__ import annotations
@@ -130,11 +130,11 @@ class StoredField:
             raise ValueError(f"a field's name is {name!r}")
         if kind not in KINDS:
             raise ValueError(f"the kind of field {name} is {kind!r}")
-        for given in (IMAGE, LABEL):
-            if name == given.name:
-                if kind != given.kind:
+        for known in (IMAGE, LABEL):
+            if name == known.name:
+                if kind != known.kind:
                     raise ValueError(f"the kind of field {name} is {kind!r}")
-                return cls(given)
+                return cls(known)
         index = None if files is None else entry["index"]
         nullable = entry.get("nullable", False)
         if type(nullable) is not bool:
@@ -166,7 +166,7 @@ def in_file_name(place: int, name: str) -> str:
 
 def common_fields(schemas: Sequence[Sequence[Field]]) -> tuple[Field, ...]:
     """Return the fields that all schemas have, with one kind and one type."""
-    found = []
+    common = []
     for field in schemas[0]:
         several = [
             one
@@ -175,20 +175,20 @@ def common_fields(schemas: Sequence[Sequence[Field]]) -> tuple[Field, ...]:
             if one[:3] == field[:3] and one.format == field.format
         ]
         if len(several) == len(schemas):
-            found.append(field._replace(nullable=any(one.nullable for one in several)))
-    return tuple(found)
+            common.append(field._replace(nullable=any(one.nullable for one in several)))
+    return tuple(common)
 
 
 def outlines_among(fields: Iterable[Field]) -> dict[str, Field]:
     """Return the columns that `MASKS` are painted from, by format; none if a field is ``masks``."""
-    found: dict[str, Field] = {}
+    columns: dict[str, Field] = {}
     for field in fields:
         meaning = field.format.removeprefix(RELATIVE)
         if field.name == MASKS:
             return {}
         if meaning in OUTLINES:
-            found.setdefault(meaning, field)
-    return found
+            columns.setdefault(meaning, field)
+    return columns
 
 
 def can_have(kind: pa.DataType, meaning: str) -> bool:

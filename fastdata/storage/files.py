@@ -1,4 +1,4 @@
-"""Bytes on local disks: extents read from files, and files that appear only when whole."""
+"""Bytes on local disks: extents and checksums of files, locks, and files that appear when whole."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fastdata import _native
+from fastdata._native import crc32c, crc32c_combine
 from fastdata.errors import MORE_FILES, BusyError, SpaceError
 from fastdata.storage.paths import folder_variable
 
 #: Suffix of a file that is being written.
 PARTIAL_SUFFIX = ".partial"
+_BLOCK = 64 << 20  # bytes that one thread checksums at a time
+_CHUNK = 1 << 20  # bytes read at a time: stays in the L2 cache between read and checksum
 
 
 def open_descriptor(path: str | os.PathLike[str], more_flags: int = 0) -> int:
@@ -82,10 +86,10 @@ def check_regular(path: str | os.PathLike[str]) -> None:
     _require_regular(os.stat(path), path)
 
 
-def _require_regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:
-    if stat.S_ISDIR(found.st_mode):
+def _require_regular(state: os.stat_result, path: str | os.PathLike[str]) -> None:
+    if stat.S_ISDIR(state.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(state.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
 
 
@@ -112,6 +116,34 @@ def write_exactly(descriptor: int, data: bytes, offset: int) -> None:
     while rest:
         count = os.pwrite(descriptor, rest, offset)
         rest, offset = rest[count:], offset + count
+
+
+def crc32c_range(
+    path: str | os.PathLike[str], offset: int, length: int, *, chunk: int = _CHUNK
+) -> int:
+    """Return the CRC-32C of ``length`` bytes of a file from ``offset``, fewer where it ends."""
+    crc = 0
+    buffer = memoryview(bytearray(min(length, chunk)))
+    with open_file(path) as file:
+        file.seek(offset)
+        while length > 0 and (count := file.readinto(buffer[: min(length, chunk)])):
+            crc = crc32c(buffer[:count], crc)
+            length -= count
+    return crc
+
+
+def crc32c_file(path: str | os.PathLike[str], threads: int = 1, *, block: int = _BLOCK) -> int:
+    """Return the CRC-32C of a whole file, of which ``threads`` blocks are read at once."""
+    size = os.stat(path).st_size
+    if threads <= 1 or size <= block:
+        return crc32c_range(path, 0, size)
+    blocks = [(start, min(block, size - start)) for start in range(0, size, block)]
+    crc = 0
+    with ThreadPoolExecutor(threads) as pool:
+        pieces = pool.map(lambda block: crc32c_range(path, *block), blocks)
+        for piece, (_, length) in zip(pieces, blocks, strict=True):
+            crc = crc32c_combine(crc, piece, length)
+    return crc
 
 
 @contextmanager
@@ -320,8 +352,8 @@ def _is_open_file(path: Path, descriptor: int) -> bool:
 
 def cache_folder() -> Path:
     """Return $FASTDATA_CACHE_DIR, $XDG_CACHE_HOME/fastdata or ~/.cache/fastdata."""
-    if given := folder_variable("FASTDATA_CACHE_DIR"):
-        return Path(given)
+    if folder := folder_variable("FASTDATA_CACHE_DIR"):
+        return Path(folder)
     base = os.environ.get("XDG_CACHE_HOME", "")  # its specification ignores relative ones
     return Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache")) / "fastdata"
 
@@ -361,9 +393,9 @@ def is_tmpfs(folder: Path) -> bool:
     except FileNotFoundError:  # not Linux
         return False
     for mount in mounts.splitlines():
-        fields, _, about = mount.partition(" - ")
+        fields, _, source = mount.partition(" - ")
         if fields.split()[2] == wanted:
-            return about.split()[0] == "tmpfs"
+            return source.split()[0] == "tmpfs"
     return False
 
 

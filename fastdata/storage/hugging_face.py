@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from fastdata.errors import UsageError
-from fastdata.storage.arrow import as_numpy, stored_type
+from fastdata.storage.arrow import as_numpy, chunks_of, nullable, stored_type
 from fastdata.storage.fields import IMAGE, LABEL, Field
-from fastdata.storage.table_rows import Decode, Part, TableRows, chunks_of, nullable
+from fastdata.storage.tables import Decode, TableField, TableView
 
 #: Words in the name of a column of images whose pixels are numbers of classes or objects.
 _MASKS = frozenset(
@@ -33,7 +33,7 @@ _BLOBS = ("Audio", "Mesh", "Nifti", "Pdf", "Video")
 _PLAIN = (None, "RGB")
 #: Kinds of columns of images.
 _KINDS = ("image", "mask")
-#: Column of names that the loader of WebDatasets makes, and that of classes.
+#: Columns of names and of classes that the loader of WebDatasets makes.
 _KEYS, _CLASSES = "__key__", "cls"
 
 
@@ -54,7 +54,7 @@ def names_mask(column: str) -> bool:
 class Hub(NamedTuple):
     """Rows of a dataset of `datasets`, and the mode that it converts images to, if it does."""
 
-    rows: TableRows
+    rows: TableView
     mode: str | None
 
 
@@ -71,10 +71,10 @@ def is_hub(dataset: Any) -> bool:
 
 def streamed_files(dataset: Any) -> list[str]:
     """Return the Parquet files or tars that an ``IterableDataset`` is known to read."""
-    found = getattr(dataset, "_ex_iterable", None)
-    while (inner := getattr(found, "ex_iterable", None)) is not None:  # map, shuffle, take, …
-        found = inner
-    kwargs = getattr(found, "kwargs", None)
+    examples = getattr(dataset, "_ex_iterable", None)
+    while (inner := getattr(examples, "ex_iterable", None)) is not None:  # map, shuffle, take, …
+        examples = inner
+    kwargs = getattr(examples, "kwargs", None)
     if not isinstance(kwargs, Mapping):
         return []
     for name, suffix in (("files", ".parquet"), ("tar_paths", ".tar")):
@@ -97,15 +97,15 @@ def open_hub(dataset: Any, kinds: Mapping[str, str], base: str) -> Hub:
     files = list(_files(dataset.data))
     paths = [path for _, path in files if path]
     location = Path(paths[0]).parent if paths else _NAME
-    found = _Parts(table, dict(dataset.features), dict(kinds), location)
+    stored = _TableFields(table, dict(dataset.features), dict(kinds), location)
     numbers = None
     if dataset._indices is not None:
         column = chunks_of(dataset._indices.table, ("indices",))
         numbers = as_numpy(pa.concat_arrays(column)).view(np.int64)
     names = _KEYS if _KEYS in table.column_names else None
     own = os.path.join(location, _digest(dataset, paths))
-    about = names, files, own, location, base
-    return Hub(TableRows(table, found.parts, numbers, found.classes, *about), found.mode)
+    rest = names, files, own, location, base
+    return Hub(TableView(table, stored.fields, numbers, stored.classes, *rest), stored.mode)
 
 
 def images_of(dataset: Any) -> list[str]:
@@ -137,14 +137,14 @@ def _digest(dataset: Any, paths: list[str]) -> str:
     return digest.hexdigest()[:16]
 
 
-class _Parts:
+class _TableFields:
     """Fields of a dataset's features, mode as of `Hub`, and names of the classes of ``label``."""
 
     def __init__(
         self, table: pa.Table, features: dict[str, Any], kinds: dict[str, str], where: Any
     ) -> None:
         self._table, self._kinds, self._where = table, kinds, where
-        self.parts: list[Part] = []
+        self.fields: list[TableField] = []
         self.mode: str | None = None
         self.classes: list[str] = []
         self._flat = dict(_flattened(features))
@@ -153,12 +153,12 @@ class _Parts:
         self._add_image(image)
         if label is not None:
             self.classes = list(getattr(self._flat[label], "names", None) or ())
-            self.parts.append(Part(LABEL, label))
+            self.fields.append(TableField(LABEL, label))
         for place, feature in self._flat.items():
             name = ".".join(place)
             if place != image and (name != LABEL.name or label is None):
                 self._add(f"{name}_" if name == IMAGE.name else name, place, feature)
-        images = [part.field.name for part in self.parts if part.field.kind in _KINDS]
+        images = [one.field.name for one in self.fields if one.field.kind in _KINDS]
         for name in kinds:
             if name not in images:
                 raise UsageError(
@@ -204,7 +204,7 @@ class _Parts:
 
     def _add_image(self, place: tuple[str, ...]) -> None:
         self.mode = self._flat[place].mode
-        self.parts.append(Part(IMAGE, place))
+        self.fields.append(TableField(IMAGE, place))
 
     def _add(self, name: str, place: tuple[str, ...], feature: Any) -> None:
         """Add the field of a column beside image and label."""
@@ -212,14 +212,14 @@ class _Parts:
         lacks = nullable(chunks)
         if kind == "Image" and feature.mode in _PLAIN:
             kind = "mask" if feature.mode is None and self._is_mask(place) else "image"
-            self.parts.append(Part(Field(name, kind, None, True), place))
+            self.fields.append(TableField(Field(name, kind, None, True), place))
         elif kind in _BLOBS:
-            self.parts.append(Part(Field(name, "blob", None, True), place))
+            self.fields.append(TableField(Field(name, "blob", None, True), place))
         elif (decode := _decoder(feature)) is not None:
-            self.parts.append(Part(Field(name, "column", None, lacks), place, decode))
+            self.fields.append(TableField(Field(name, "column", None, lacks), place, decode))
         else:
             stored = _shaped(feature, stored_type(chunks[0].type))
-            self.parts.append(Part(Field(name, "column", stored, lacks), place, type=stored))
+            self.fields.append(TableField(Field(name, "column", stored, lacks), place, type=stored))
 
 
 def _kind(feature: Any) -> str:

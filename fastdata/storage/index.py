@@ -37,6 +37,9 @@ from fastdata.storage.records import (
     unpack_batch,
     unpack_row,
 )
+from fastdata.storage.source import ExtentTable
+
+_MOST_CLASSES = 1 << 31  # labels have 32 bits
 
 
 class Index(Sequence[Row]):
@@ -60,13 +63,13 @@ class Index(Sequence[Row]):
         self._rows, self._seed = rows, seed_of(generation)
         self._file = _native.Files([path])
         try:
-            found, self._heap_size, own = parse_header(self._read(0, RECORDS_AT))
+            held, self._heap_size, own = parse_header(self._read(0, RECORDS_AT))
         except ValueError as error:
             raise self.corrupt(str(error)) from None
         if own != generation:
             raise self.corrupt("belongs to another packing than the manifest")
-        if found != rows:
-            raise self.corrupt(f"holds {found} rows, but the manifest says {rows}")
+        if held != rows:
+            raise self.corrupt(f"holds {held} rows, but the manifest says {rows}")
         self._heap_at = RECORDS_AT + rows * RECORD.itemsize
         said = self._heap_at + self._heap_size
         if (size := self._file.size(0)) != said:
@@ -219,16 +222,16 @@ class Index(Sequence[Row]):
 
     def common(self, *names: str) -> tuple[int, ...] | None:
         """Return the value that each of some columns has in all rows; None if a batch differs."""
-        found: tuple[int, ...] | None = None
+        shared: tuple[int, ...] | None = None
         for batch in self.batches(columns=names):
             values = [as_numpy(batch.column(name)) for name in names]
             first = tuple(int(column[0]) for column in values)
-            if found not in (None, first) or any(
+            if shared not in (None, first) or any(
                 np.any(column != one) for column, one in zip(values, first, strict=True)
             ):
                 return None
-            found = first
-        return found
+            shared = first
+        return shared
 
     def find_file(self, number: int) -> int:
         """Return the first row whose ``file`` is ``number`` or more; rows are in that order."""
@@ -242,7 +245,7 @@ class Index(Sequence[Row]):
         self,
         files: _native.Files,
         root: str | os.PathLike[str] | None,
-        classes: int = 1 << 31,
+        classes: int | None = None,
         *,
         upright: bool = False,
     ) -> ExtentTable:
@@ -251,46 +254,11 @@ class Index(Sequence[Row]):
         Args:
             files: The dataset's files, in the order that the index counts them.
             root: The folder of rows that have a path of their own; None if there is none.
-            classes: How many there are. A row of another label is not read.
+            classes: How many there are, None if rows have no labels. A row of another label is not
+                read.
             upright: Whether images are turned as their orientation says.
         """
-        about = self._rows, self._heap_size, files, root, classes, upright, self._seed
-        return ExtentTable(self, _native.RecordTable(self._file, RECORDS_AT, *about))
-
-
-class ExtentTable:
-    """Extents of an index's rows, gathered by the native core without Python for each row.
-
-    `Index.locate` makes it. Safe to use from several threads, and after a fork.
-    """
-
-    def __init__(self, index: Index, table: _native.RecordTable) -> None:
-        self._index, self._table = index, table
-
-    def learn(self, file: _native.Files) -> None:
-        """Take seek points of rows that have none from a file of `Learnt` from now on."""
-        self._table.learn(file)
-
-    def gather(self, indices: npt.NDArray[np.int64]) -> _native.Extents:
-        """Return the extents of some rows, int64, (N,); raise IndexError if there is no such row.
-
-        A row that is damaged, or whose values make no sense, is an error only when it is read: its
-        code is then ``corrupt_index``.
-        """
-        self._index.require_unchanged()
-        wanted = np.ascontiguousarray(indices, np.int64)
-        try:
-            return self._table.gather(wanted)
-        except (OSError, ValueError) as error:
-            raise self._index.unusable(error) from None
-
-    def rows(
-        self,
-        indices: npt.NDArray[np.int64],
-        numbers: npt.NDArray[np.int64],
-        occurrences: npt.NDArray[np.int64] | None,
-        max_pixels: int,
-    ) -> _native.Rows:
-        """Return some rows as `_native.Rows`, for decode threads to look up."""
-        self._index.require_unchanged()
-        return _native.Rows(self._table, indices, numbers, occurrences, max_pixels)
+        most = _MOST_CLASSES if classes is None else classes
+        layout = self._rows, self._heap_size, files, root, most, upright, self._seed
+        table = _native.RecordTable(self._file, RECORDS_AT, *layout)
+        return ExtentTable(table, self.require_unchanged, self.unusable, classes is not None)

@@ -1,49 +1,52 @@
-"""Concatenation of sources."""
+"""Concatenation of sources, of which some may fetch their rows ahead."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence, Set
+from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.errors import FastdataError
-from fastdata.storage.columns import Column, join_columns
+from fastdata.storage.columns import join_columns
 from fastdata.storage.fields import common_fields
-from fastdata.storage.joined_pass import JoinedPass
-from fastdata.storage.learnt import Stamped
 from fastdata.storage.source import (
     Blob,
     BlobColumn,
     Capabilities,
-    Encodings,
+    Column,
     Gathered,
-    Orientations,
+    Measured,
+    PassRequest,
     Rows,
-    Sides,
     Source,
+    Stamped,
 )
 
 
 class JoinedSource(Source):
-    """Source of several sources' rows, one after the other, with their own errors and keys."""
+    """Source of several sources' rows, one after the other, with their own errors and keys.
 
-    def __init__(self, parts: Sequence[Source], lengths: Sequence[int]) -> None:
+    It has the fields that all of them have. ``lengths`` are theirs, if it opens them later.
+    """
+
+    def __init__(self, parts: Sequence[Source], lengths: Sequence[int] | None = None) -> None:
         self._parts = parts
-        self._starts = np.cumsum([0, *lengths])
+        self._starts = np.cumsum([0, *(map(len, parts) if lengths is None else lengths)])
+        if parts:
+            self.fields = common_fields([part.fields for part in parts])
 
-    @staticmethod
-    def of(parts: Sequence[Source]) -> JoinedSource:
-        """Return a source of the fields that all of some sources have."""
-        joined = JoinedSource(parts, [len(part) for part in parts])
-        joined.fields = common_fields([part.fields for part in parts])
-        return joined
+    def part(self, number: int) -> Source:
+        """Return one of the sources."""
+        return self._parts[number]
 
     @property
     def capabilities(self) -> Capabilities:  # type: ignore[override]
-        """Capabilities of all parts; parts that keep no seek points ignore built ones."""
+        """Capabilities that all parts have; parts that keep no seek points ignore built ones."""
         local = [part.capabilities.local for part in self._parts]
         return Capabilities(
             local=all(local),
@@ -58,14 +61,14 @@ class JoinedSource(Source):
     @property
     def classes(self) -> Sequence[str]:
         """Names of classes of the first part; others may have their own."""
-        return self._parts[0].classes
+        return self.part(0).classes
 
     def _place(self, row: int) -> tuple[Source, int]:
         """Return the source of a row, and its number there."""
         part = int(np.searchsorted(self._starts, row, "right")) - 1
-        return self._parts[part], row - int(self._starts[part])
+        return self.part(part), row - int(self._starts[part])
 
-    def _split(self, rows: Rows) -> Iterator[tuple[Source, npt.NDArray[np.int64], Rows]]:
+    def _split(self, rows: Rows) -> Iterator[tuple[Source, Rows, Rows]]:
         """Yield (source, slots, numbers in it) for each source that has some of the rows."""
         parts = np.searchsorted(self._starts, rows, "right") - 1
         order = np.argsort(parts, kind="stable")
@@ -74,50 +77,41 @@ class JoinedSource(Source):
         start = 0
         for end in ends:
             part = int(parts[start]) if end else 0  # no rows: the types of any part's columns
-            yield self._parts[part], order[start:end], numbers[start:end]
+            yield self.part(part), order[start:end], numbers[start:end]
             start = end
 
     def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
         """See `Source.gather`."""
-        slots, found = [], []
+        slots, gathered = [], []
         for part, where, numbers in self._split(rows):
             slots.append(where)
-            found.append(part.gather(numbers, fields))
+            gathered.append(part.gather(numbers, fields))
         order = np.argsort(np.concatenate(slots))
         blobs, columns = {}, {}
-        for name in found[0].blobs:
-            parts = [one.blobs[name] for one in found]
-            extents = _native.Extents.join(len(rows), [one.extents for one in parts], slots)
+        for name in gathered[0].blobs:
+            several = [one.blobs[name] for one in gathered]
+            extents = _native.Extents.join(len(rows), [one.extents for one in several], slots)
             arrays = {
-                array: np.concatenate([getattr(one, array) for one in parts])[order]
+                array: np.concatenate([getattr(one, array) for one in several])[order]
                 for array in ("widths", "heights", "pillow", "encodings")
             }
             blobs[name] = BlobColumn(extents, **arrays)
-        for name in found[0].columns:
-            columns[name] = join_columns([one.columns[name] for one in found], order)
+        for name in gathered[0].columns:
+            columns[name] = join_columns([one.columns[name] for one in gathered], order)
         return Gathered(blobs, columns)
 
     def column(self, field: str, rows: Rows | None = None) -> Column:
         """See `Source.column`."""
         if rows is None:
-            return join_columns([part.column(field) for part in self._parts])
+            parts = map(self.part, range(len(self._starts) - 1))
+            return join_columns([part.column(field) for part in parts])
         split = list(self._split(rows))
         order = np.argsort(np.concatenate([slots for _, slots, _ in split]))
         return join_columns([part.column(field, numbers) for part, _, numbers in split], order)
 
-    def start_pass(
-        self,
-        batches: Iterator[tuple[Rows, Any, int]],
-        number: Callable[[Rows], Rows],
-        bad: Set[int],
-        plan_fetches: Callable[[_native.Extents, Rows], Any] | None = None,
-        fields: Sequence[str] = ("image",),
-    ) -> Any:
+    def start_pass(self, request: PassRequest) -> Any:
         """See `Source.start_pass`."""
-        if self.capabilities.local:
-            return None
-        about = batches, number, bad, plan_fetches, fields
-        return JoinedPass(self._parts, self._starts, *about)
+        return None if self.capabilities.local else JoinedPass(self._parts, self._starts, request)
 
     def is_fetched(self, row: int) -> bool:
         """See `Source.is_fetched`."""
@@ -144,18 +138,11 @@ class JoinedSource(Source):
         part, number = self._place(row)
         return part.problem(number, detail, code, hint)
 
-    def resized(
-        self,
-        rows: Rows,
-        widths: Sides,
-        heights: Sides,
-        encodings: Encodings | None = None,
-        orientations: Orientations | None = None,
-    ) -> None:
+    def resized(self, rows: Rows, measured: Measured) -> None:
         """See `Source.resized`."""
         for part, slots, numbers in self._split(rows):
-            others = (None if one is None else one[slots] for one in (encodings, orientations))
-            part.resized(numbers, widths[slots], heights[slots], *others)
+            own = (None if array is None else array[slots] for array in measured)
+            part.resized(numbers, Measured(*own))  # type: ignore[arg-type]
 
     def declined(self, row: int, code: str) -> None:
         """See `Source.declined`."""
@@ -172,3 +159,148 @@ class JoinedSource(Source):
         """See `Source.end_epoch`."""
         for part in self._parts:
             part.end_epoch()
+
+
+class JoinedPass:
+    """Pass in which each remote source prefetches its own rows; see `Source.start_pass`.
+
+    ``starts``: the first row of each source, and the end of the last.
+    """
+
+    def __init__(self, parts: Sequence[Source], starts: Rows, request: PassRequest) -> None:
+        self._starts, self._parts = starts, parts
+        self._batches, self._number = request.batches, request.number
+        # Batches to come, and their rows of each remote source. Sources get batches without any of
+        # their rows, too: so one with few rows does not look further ahead than others.
+        self._coming: deque[tuple[Rows, Any, int]] = deque()
+        self._own: dict[int, deque[tuple[Rows, Any, int]]] = {}
+        self._error: Exception | None = None
+        self._ended = False
+        self._passes: dict[int, Any] = {}
+        for part, source in enumerate(parts):
+            if source.capabilities.local:
+                continue
+            first, stop = int(starts[part]), int(starts[part + 1])
+            self._own[part] = deque()
+            self._passes[part] = source.start_pass(
+                request._replace(
+                    batches=self._batches_of(part),
+                    number=partial(self._number_in, first),
+                    bad=_OwnRows(request.bad, first, stop),
+                )
+            )
+
+    def __iter__(self) -> JoinedPass:
+        return self
+
+    def __next__(self) -> tuple[Rows, Any, int]:
+        """Return the next batch; sources announce later ones."""
+        while not self._coming and self._pull():
+            pass
+        if not self._coming:
+            if self._error is not None:
+                raise self._error
+            raise StopIteration
+        for passing in self._passes.values():
+            next(passing)
+        return self._coming.popleft()
+
+    def _pull(self) -> bool:
+        """Take a batch; return whether there was one."""
+        if self._ended:
+            return False
+        try:
+            batch = next(self._batches, None)
+        except Exception as error:
+            # Raised after the batches before it.
+            self._error, batch = error, None
+        if batch is None:
+            self._ended = True
+            return False
+        draws, *rest = batch
+        parts = self._parts_of(draws)
+        for part, own in self._own.items():
+            own.append((draws[parts == part], *rest))
+        self._coming.append(batch)
+        return True
+
+    def _batches_of(self, part: int) -> Iterator[tuple[Rows, Any, int]]:
+        """Yield the batches, with the rows of one source alone."""
+        while self._own[part] or self._pull():
+            yield self._own[part].popleft()
+
+    def _number_in(self, first: int, draws: Rows) -> Rows:
+        """Map draws to the rows of the source that begins with a row."""
+        return self._number(draws) - first
+
+    def _parts_of(self, draws: Rows) -> Rows:
+        return np.searchsorted(self._starts, self._number(draws), "right") - 1
+
+    def fetch(self, extents: Any, draws: Rows, field: str = "image") -> JoinedFetch:
+        """Request the bytes of one field of a batch's remote rows."""
+        parts, rows = self._parts_of(draws), self._number(draws)
+        fetches = []
+        for part, passing in self._passes.items():
+            slots = np.flatnonzero(parts == part)
+            if len(slots):
+                source: Any = self._parts[part]
+                own = source.table_of(field).gather(rows[slots] - self._starts[part])
+                fetches.append((slots.tolist(), passing.fetch(own, draws[slots], field)))
+        return JoinedFetch(fetches)
+
+    def stats(self) -> Any:
+        """Return the sums of the sources' statistics."""
+        stats = [passing.stats() for passing in self._passes.values()]
+        return type(stats[0])(*map(sum, zip(*stats, strict=True)))
+
+    def close(self) -> None:
+        """Cancel all requests under way."""
+        for passing in self._passes.values():
+            passing.close()
+
+
+class JoinedFetch:
+    """Pending bytes of one batch: (slots in the batch, pending bytes) of each source."""
+
+    def __init__(self, parts: Sequence[tuple[list[int], Any]]) -> None:
+        self._parts = parts
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait at most ``timeout`` seconds; return whether all arrived or failed."""
+        end = None if timeout is None else time.monotonic() + timeout
+        for _, fetch in self._parts:
+            fetch.wait(None if end is None else max(0.0, end - time.monotonic()))
+        return self.done()
+
+    def done(self) -> bool:
+        """Return whether all arrived or failed."""
+        return all(fetch.done() for _, fetch in self._parts)
+
+    def cancel(self) -> None:
+        """Cancel what no other batch needs."""
+        for _, fetch in self._parts:
+            fetch.cancel()
+
+    def take(self) -> dict[int, Any]:
+        """Return the outcome of each remote sample, by slot; call it once, when all is done."""
+        return {
+            slots[own]: outcome
+            for slots, fetch in self._parts
+            for own, outcome in fetch.take().items()
+        }
+
+
+class _OwnRows(Set[int]):
+    """Bad rows of one source, as it numbers them, among the bad rows of all."""
+
+    def __init__(self, bad: Set[int], first: int, stop: int) -> None:
+        self._bad, self._first, self._stop = bad, first, stop
+
+    def __contains__(self, row: object) -> bool:
+        return isinstance(row, int) and row + self._first in self._bad
+
+    def __iter__(self) -> Iterator[int]:
+        return (row - self._first for row in self._bad if self._first <= row < self._stop)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

@@ -20,36 +20,36 @@ def parse_json(data: str | bytes, *, lenient: bool = False) -> Any:
     if isinstance(data, bytes):
         data = data.decode(json.detect_encoding(data) if lenient else "utf-8")
     try:
-        found = json.loads(
+        value = json.loads(
             data,
             object_pairs_hook=_object,
             parse_constant=float if lenient else _refuse_constant,
         )
     except RecursionError:  # deeper than the interpreter goes
         raise ValueError(_TOO_DEEP) from None
-    _check_depth(found)
+    _check_depth(value)
     if "\\u" in data and not lenient:  # JSON may name surrogates, which no other text has
-        json.dumps(found, ensure_ascii=False).encode()
-    return found
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 _TOO_DEEP = f"it is nested more than {_MOST_DEPTH} deep"
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         name = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"it has the field {name!r} twice")
-    return found
+    return fields
 
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
-def _check_depth(found: Any) -> None:
-    level = [found] if isinstance(found, dict | list) else []
+def _check_depth(value: Any) -> None:
+    level = [value] if isinstance(value, dict | list) else []
     for _ in range(_MOST_DEPTH + 1):
         if not level:
             return

@@ -1,7 +1,7 @@
 """Seek points that a dataset gains while it is decoded, kept in a file.
 
-The file is that of docs/formats/learnt.md. Processes append to it at once and see what the others
-have appended, so nothing is held in memory, and nothing is lost when one of them is killed.
+The normative layout is docs/formats/learnt.md. Processes append to the file at once and see what
+each has appended, so nothing is held in memory, and nothing is lost when one of them is killed.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from fastdata import _native
+from fastdata._native import crc32c
 from fastdata.errors import FastdataError, UsageError, warn
 from fastdata.storage.cache import Cache
-from fastdata.storage.checksum import crc32c
 from fastdata.storage.files import (
     cache_folder,
     digest_name,
@@ -33,6 +33,7 @@ from fastdata.storage.files import (
     write_exactly,
 )
 from fastdata.storage.records import seed_of
+from fastdata.storage.source import DEFAULT_STRIDE, Rows, Source, Stamped
 from fastdata.storage.trust import distrust, is_own_file, make_cache_folder
 
 #: Name of the file.
@@ -47,14 +48,6 @@ _MOST = 1 << 24
 _AT_ONCE = 1 << 20
 #: Seconds to wait for a process that appends and shows no progress.
 _PATIENCE = 60.0
-
-
-class Stamped(NamedTuple):
-    """A seek table, and the size and time of change of the file it was built from; 0 for a blob."""
-
-    table: bytes
-    size: int = 0
-    mtime_ns: int = 0
 
 
 class Learnt:
@@ -94,11 +87,11 @@ class Learnt:
     def _opened(self) -> _native.Files | None:
         """Open the file for reading; None if there is none of this index."""
         with suppress(OSError, ValueError):
-            found = _native.Files([self.path], grows=True)
+            file = _native.Files([self.path], grows=True)
             # Opened first: what is checked next stays the same file, as it is no link.
-            header = found.read(0, 0, _HEADER.size)
+            header = file.read(0, 0, _HEADER.size)
             if self._is_ours(os.lstat(self.path), header):
-                return found
+                return file
         return None
 
     def _is_ours(self, state: os.stat_result, header: bytes) -> bool:
@@ -113,7 +106,7 @@ class Learnt:
             return self._entry(partial(self.file.read, 0), row).table or None
         return None
 
-    def find(self, extents: _native.Extents, rows: npt.NDArray[np.int64]) -> None:
+    def find(self, extents: _native.Extents, rows: Rows) -> None:
         """Have the core read the seek points of images that are no rows of an index."""
         if self.file is not None:
             extents.learn(self.file, rows, self._seed)
@@ -157,8 +150,8 @@ class Learnt:
             end = os.fstat(descriptor).st_size
             heap, entries = bytearray(), []
             for row, new in tables.items():
-                found = self._entry(partial(read_exactly, descriptor), row)
-                if len(new.table) > _MOST or (found.table and found[1:] == new[1:]):
+                old = self._entry(partial(read_exactly, descriptor), row)
+                if len(new.table) > _MOST or (old.table and old[1:] == new[1:]):
                     continue  # another process was faster
                 entries.append((row, _ENTRY.pack(end + len(heap), len(new.table), *new[1:])))
                 heap += new.table + self._checksum(row, new.table)
@@ -207,6 +200,58 @@ class Learnt:
         """Return the checksum that follows a table, as in an index (docs/formats/index.md)."""
         crc = crc32c(table, crc32c(row.to_bytes(8, "little"), self._seed))
         return (crc << 16 & 0xFFFFFFFF | crc >> 16).to_bytes(4, "little")
+
+
+class LearningSource(Source):
+    """Source that keeps the seek points that are built while its images are decoded."""
+
+    _learnt: Learnt | None = None
+
+    @abstractmethod
+    def _open_learnt(self, cache: Cache | None) -> Learnt | None:
+        """Return the seek points that were kept; see `learnt_of`."""
+
+    def learn(self, cache: Cache | None = None) -> None:
+        """Keep seek points from now on, unless the index has them; see `learnt_of`."""
+        if self._learnt is None and not self.capabilities.seek_points:
+            self._learnt = self._open_learnt(cache)
+            if self._learnt is not None:
+                self.capabilities = replace(self.capabilities, stride=DEFAULT_STRIDE)
+                self._use_learnt()
+
+    def learnt(self, row: int) -> bytes | None:
+        """Return the seek points that loaders have learnt of a row; None if there are none."""
+        self.learn()
+        return None if self._learnt is None else self._learnt.table(row)
+
+    def _use_learnt(self) -> None:
+        """Use new seek points; stop building them once no more are kept."""
+        if self._learnt is not None and self._learnt.stopped:
+            self.capabilities = replace(self.capabilities, stride=0)
+
+    def _images_of(self, rows: Rows) -> Rows:
+        """Return the numbers that rows have among the images whose seek points are kept."""
+        return rows
+
+    def declined(self, row: int, code: str) -> None:
+        """See `Source.declined`. Drop the seek points of a replaced image."""
+        if code == "bad_seek_points" and self._learnt is not None:
+            self._learnt.drop(int(self._images_of(np.array([row]))[0]))
+
+    def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
+        """See `Source.built`."""
+        if self._learnt is not None:
+            numbers = self._images_of(np.array([row for row, _ in tables])).tolist()
+            self._learnt.put(
+                [(number, entry) for number, (_, entry) in zip(numbers, tables, strict=True)]
+            )
+            self._use_learnt()
+
+    def end_epoch(self) -> None:
+        """See `Source.end_epoch`. Write the seek points that were learnt last."""
+        if self._learnt is not None:
+            self._learnt.flush()
+            self._use_learnt()
 
 
 def learnt_of(

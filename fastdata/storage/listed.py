@@ -17,26 +17,21 @@ from fastdata.errors import LEAVE_OUT
 from fastdata.storage.cache import Cache
 from fastdata.storage.fields import BLOBS
 from fastdata.storage.files import is_too_many, read_file
-from fastdata.storage.learnt import Learnt, Stamped, learnt_of
+from fastdata.storage.learnt import LearningSource, Learnt, learnt_of
 from fastdata.storage.source import (
-    DEFAULT_STRIDE,
     MOST_BYTES,
     NOT_NATIVE,
     Blob,
     BlobColumn,
-    Capabilities,
-    Encodings,
     Gathered,
     Hints,
-    Orientations,
+    Measured,
     Rows,
-    Sides,
-    Source,
 )
 from fastdata.text import human_count
 
 
-class Listing(Protocol):
+class ListsFiles(Protocol):
     """Object with a list of files, such as torchvision's ``DatasetFolder``."""
 
     @property
@@ -49,21 +44,20 @@ class Listing(Protocol):
 
 
 class FileList(NamedTuple):
-    """`Listing` that does not change."""
+    """List of files that does not change."""
 
     samples: Sequence[tuple[Any, int]]
     classes: Sequence[str] = ("",)
 
 
-class LearningSource(Source):
-    """Source without an index, of ``count`` rows, which learns while it is decoded.
+class UnindexedSource(LearningSource):
+    """Source without an index, of ``count`` rows.
 
     Sizes and kinds that the first epoch discovers are kept for the next ones (10 bytes a row), and
     so are seek points after `learn`.
     """
 
     def __init__(self, count: int) -> None:
-        self._learnt: Learnt | None = None
         self._sizes = np.zeros((count, 2), np.int32)  # (width, height)
         self._encodings = np.full(count, -1, np.int8)
         self._orientations = np.full(count, -1, np.int8)
@@ -73,17 +67,10 @@ class LearningSource(Source):
     def _identity(self) -> tuple[str, int]:
         """Return a text that tells this dataset from others, and the images it has in all."""
 
-    def _numbers(self, rows: Rows) -> Rows:
-        """Return the numbers of rows among these images."""
-        return rows
-
-    def learn(self, cache: Cache | None = None) -> None:
-        """Keep seek points that are built while images are decoded; see `learnt_of`."""
+    def _open_learnt(self, cache: Cache | None) -> Learnt | None:
         text, count = self._identity()
         digest = hashlib.sha256(os.fsencode(text)).hexdigest()[:16]
-        self._learnt = learnt_of(self.location, digest, count, cache)
-        if self._learnt is not None:
-            self.capabilities = Capabilities(stride=DEFAULT_STRIDE)
+        return learnt_of(self.location, digest, count, cache)
 
     def _images(self, rows: Rows, paths: Sequence[str], raw: bool = False) -> BlobColumn:
         """Return images with what is known of them; path "" if bytes are attached later.
@@ -97,9 +84,7 @@ class LearningSource(Source):
         orientations = self._orientations[rows] if self.upright else None
         extents = _native.Extents(paths, sizes=sizes, orientations=orientations, raw=raw)
         if self._learnt is not None:
-            self._learnt.find(extents, self._numbers(rows))
-            if self._learnt.stopped:
-                self.capabilities = Capabilities()
+            self._learnt.find(extents, self._images_of(rows))
         return BlobColumn(
             extents,
             widths=sizes[:, 0],
@@ -109,7 +94,7 @@ class LearningSource(Source):
         )
 
     def _file(self, row: int, path: str, field: str = "") -> Blob:
-        """Return the blob that is a file of a row; ``field`` if that is a further one."""
+        """Return the blob that is a file of a row; ``field`` if it is not the image."""
         it = f"its {field}" if field else "it"
         try:
             data = read_file(path, MOST_BYTES)
@@ -124,50 +109,30 @@ class LearningSource(Source):
         return self._turned(data, field)
 
     def _turned(self, data: bytes, field: str = "") -> Blob:
-        """Return a blob, and whether its image is turned; ``field`` if that is a further one."""
+        """Return a blob, and whether its image is turned; ``field`` if it is not the image."""
         kind = self.field(field).kind if field else "image"
         return Blob(data, orientation=-1 if self.upright and kind == "image" else 0)
 
-    def resized(
-        self,
-        rows: Rows,
-        widths: Sides,
-        heights: Sides,
-        encodings: Encodings | None = None,
-        orientations: Orientations | None = None,
-    ) -> None:
+    def resized(self, rows: Rows, measured: Measured) -> None:
         """See `Source.resized`. A file may have been replaced."""
+        widths, heights, encodings, orientations = measured
         self._sizes[rows, 0] = widths
         self._sizes[rows, 1] = heights
         self._encodings[rows] = -1 if encodings is None else encodings
         self._orientations[rows] = -1 if orientations is None else orientations
 
     def declined(self, row: int, code: str) -> None:
-        """See `Source.declined`. Drop the seek points of a replaced file."""
+        """See `Source.declined`."""
         if code in NOT_NATIVE:
             self._pillow.add(row)
-        elif code == "bad_seek_points" and self._learnt is not None:
-            self._learnt.drop(int(self._numbers(np.array([row]))[0]))
-
-    def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
-        """See `Source.built`."""
-        if self._learnt is not None:
-            numbers = self._numbers(np.array([row for row, _ in tables])).tolist()
-            self._learnt.put(
-                [(number, entry) for number, (_, entry) in zip(numbers, tables, strict=True)]
-            )
-
-    def end_epoch(self) -> None:
-        """See `Source.end_epoch`. Write the seek points that were learnt last."""
-        if self._learnt is not None:
-            self._learnt.flush()
+        super().declined(row, code)
 
 
 #: Most files that tell a list from others of as many files.
 _NAMED = 16
 
 
-class FilesSource(LearningSource):
+class FilesSource(UnindexedSource):
     """Source of one file a row; relative paths lie below ``base``, "" for the current folder.
 
     ``listing``: the list must keep its length once rows have been gathered.
@@ -178,7 +143,7 @@ class FilesSource(LearningSource):
         undecodable=f"Repair the file, or {LEAVE_OUT}",
     )
 
-    def __init__(self, listing: Listing, location: Path | str = "", base: str = "") -> None:
+    def __init__(self, listing: ListsFiles, location: Path | str = "", base: str = "") -> None:
         super().__init__(len(listing.samples))
         self._listing, self._base = listing, base
         self.location = location
@@ -206,7 +171,7 @@ class FilesSource(LearningSource):
         return os.path.join(self._base, self.key(row))
 
     def _identity(self) -> tuple[str, int]:
-        """See `LearningSource._identity`: its folder, and some of its files."""
+        """See `UnindexedSource._identity`: its folder, and some of its files."""
         count = len(self)
         some = [os.path.realpath(self.path(row)) for row in range(0, count, 1 + count // _NAMED)]
         return repr((os.path.realpath(self.location), count, some)), count

@@ -7,7 +7,7 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -16,34 +16,32 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata import _native
+from fastdata._native import crc32c
 from fastdata.errors import LEAVE_OUT, CorruptionError, DatasetError, FastdataError, printable, warn
 from fastdata.once import once
 from fastdata.storage.cache import Cache
-from fastdata.storage.checksum import crc32c
-from fastdata.storage.columns import Column, ColumnReader, as_column
+from fastdata.storage.columns import ColumnReader, as_column
 from fastdata.storage.fields import BLOBS, LABEL
 from fastdata.storage.files import open_file, read_exactly, remedy
-from fastdata.storage.formats import IN_PLACE
-from fastdata.storage.generation import explained, generation_in, require_same
-from fastdata.storage.index import ExtentTable, Index
-from fastdata.storage.learnt import Learnt, Stamped, learnt_of
-from fastdata.storage.manifest import FileEntry, Manifest
+from fastdata.storage.index import Index
+from fastdata.storage.learnt import LearningSource, Learnt, learnt_of
+from fastdata.storage.manifest import IN_PLACE, FileEntry, Manifest, generation_in
 from fastdata.storage.paths import is_inside
 from fastdata.storage.records import Row
 from fastdata.storage.row_groups import ADDRESSES
 from fastdata.storage.source import (
-    DEFAULT_STRIDE,
     MOST_BYTES,
     Blob,
     BlobColumn,
     Capabilities,
-    Encodings,
+    Column,
+    ExtentTable,
     Gathered,
     Hints,
-    Orientations,
+    Measured,
     Rows,
-    Sides,
     Source,
+    Stamped,
     upright_size,
 )
 from fastdata.text import human_count, human_size
@@ -60,15 +58,77 @@ _HINT = "Run fastdata verify to find further damage; then copy or pack the datas
 _PERMISSIONS_HINT = "Check that it is a file, and that you may read it."
 
 
-class IndexedSource(Source):
+def require_same(source: Source, generation: str) -> None:
+    """Raise CorruptionError if a dataset that is opened again is another one."""
+    if source.generation != generation:
+        raise _packed_again(source, "")
+
+
+def explained(source: Source, error: FastdataError) -> FastdataError:
+    """Return the error of reading a dataset; or its cause, if the dataset was packed again."""
+    if isinstance(error, DatasetError):
+        with suppress(OSError):  # as where too many files are open
+            if source.generation_now() != source.generation:
+                return _packed_again(source, f"{error.what}: ")
+    return error
+
+
+def _packed_again(source: Source, what: str) -> CorruptionError:
+    return CorruptionError(
+        f"{what}{source.location}: was packed again, or removed, while open",
+        "Open the dataset again, when packing or copying has ended.",
+    )
+
+
+@dataclass(frozen=True)
+class BlobFiles:
+    """Files that hold the blobs of a dataset, and the pieces of its columns.
+
+    Attributes:
+        manifest: The dataset's manifest.
+        places: Paths or URLs of the manifest's files.
+        root: Folder or URL of rows that have files of their own; None if there are none.
+    """
+
+    manifest: Manifest
+    places: Sequence[str]
+    root: Path | str | None
+
+    @once
+    def sizes(self) -> list[int]:
+        """Ends of the addresses of the manifest's files: their sizes, except for tables."""
+        tables = self.manifest.groups is not None
+        files = self.manifest.files
+        return [ADDRESSES if tables and not one.crc32c else one.size for one in files]
+
+    @once
+    def native(self) -> _native.Files:
+        """The manifest's files for the core, if they are on this machine."""
+        return _native.Files(self.places, self.sizes)
+
+    def own_path(self, record: Row) -> str | None:
+        """Return the path of a row's own file below the root; None for a manifest's file.
+
+        ValueError: the index contradicts itself; the text is its problem.
+        """
+        if record.path is not None and self.root is not None:
+            if not is_inside(record.path):
+                raise ValueError(f"its path {record.path} leaves the dataset's root")
+            if record.file != -1:
+                raise ValueError(f"the index gives it both a path and file {record.file}")
+            return record.path
+        if not 0 <= record.file < len(self.places):
+            raise ValueError(f"the index puts it in file {record.file}, which does not exist")
+        return None
+
+
+class IndexedSource(LearningSource):
     """Source with a manifest and an index.
 
     Args:
         location: See `Source`.
-        manifest: The manifest.
         index: The open index.
-        files: Paths or URLs of the manifest's files.
-        root: Folder or URL of rows that have files of their own; None if there are none.
+        files: Its files.
         local: Whether the core can read the files.
         guard: Context in which the index and the blobs are read; may extend their errors.
     """
@@ -82,20 +142,17 @@ class IndexedSource(Source):
     def __init__(
         self,
         location: Path | str,
-        manifest: Manifest,
         index: Index,
-        files: Sequence[str],
-        root: Path | str | None,
+        files: BlobFiles,
         *,
         local: bool = True,
         guard: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.location = location
-        self.manifest = manifest
+        self.manifest = manifest = files.manifest
         self.generation = manifest.generation
-        self.index = index
-        self._files, self._root = files, root
-        self._given_guard = guard
+        self.index, self.files = index, files
+        self._outer_guard = guard
         if manifest.container in IN_PLACE:
             self.hints = self.hints._replace(changed=_IN_PLACE_HINT, missing=_MISSING_IN_PLACE_HINT)
         self._warned = False
@@ -105,29 +162,15 @@ class IndexedSource(Source):
         self._readers: dict[str, ColumnReader] = {}
         self._indexes: dict[str, Index] = {}
         self._tables: dict[tuple[str, bool], ExtentTable] = {}
-        self._learnt: Learnt | None = None
-        seek_points = bool(manifest.options.get("seek_points"))
-        self.capabilities = Capabilities(local, manifest.order == "shuffled", seek_points)
+        self.capabilities = Capabilities(
+            local,
+            shuffled=manifest.order == "shuffled",
+            seek_points=bool(manifest.options.get("seek_points")),
+            row_groups=manifest.groups is not None,
+        )
 
     def __len__(self) -> int:
         return len(self.index)
-
-    @property
-    def places(self) -> Sequence[str]:
-        """Paths or URLs of the manifest's files."""
-        return self._files
-
-    @once
-    def sizes(self) -> list[int]:
-        """Ends of the addresses of the manifest's files: their sizes, but of tables."""
-        tables = self.manifest.groups is not None
-        files = self.manifest.files
-        return [ADDRESSES if tables and not one.crc32c else one.size for one in files]
-
-    @once
-    def files(self) -> _native.Files:
-        """The manifest's files, if they are on this machine."""
-        return _native.Files(self._files, self.sizes)
 
     @property
     def classes(self) -> Sequence[str]:
@@ -139,65 +182,37 @@ class IndexedSource(Source):
         """See `Source.summary`."""
         return f"{super().summary} in {self.manifest.container}"
 
-    @property
-    def table(self) -> ExtentTable:
-        """Extents of the images of all rows, for the core."""
-        return self.table_of("image")
-
-    def table_of(self, field: str) -> ExtentTable:
+    def table_of(self, field: str = "image") -> ExtentTable:
         """See `Source.table_of`."""
         upright = self._turns(field)
-        found = self._tables.get((field, upright))
-        if found is None:
-            given = [len(self.classes)] if field == "image" and self._has_label else []
-            index = self.index_of(field)
-            found = index.locate(self.files, self._table_root(), *given, upright=upright)
-            self._tables[field, upright] = found
-            self._show_learnt()
-        return found
+        table = self._tables.get((field, upright))
+        if table is None:
+            classes = len(self.classes) if field == "image" and self._has_label else None
+            files, index = self.files, self.index_of(field)
+            table = index.locate(files.native, files.root, classes, upright=upright)
+            self._tables[field, upright] = table
+            self._use_learnt()
+        return table
 
-    def learn(self, cache: Cache | None = None) -> None:
-        """Keep seek points built while decoding if the index has none; see `learnt_of`."""
-        if self._learnt is not None or self.capabilities.seek_points:
-            return
+    def _open_learnt(self, cache: Cache | None) -> Learnt | None:
         index = self.index.path
-        self._learnt = learnt_of(index.parent, self.generation, len(self), cache, index)
-        if self._learnt is not None:
-            self.capabilities = replace(self.capabilities, stride=DEFAULT_STRIDE)
-            self._show_learnt()
+        return learnt_of(index.parent, self.generation, len(self), cache, index)
 
-    def learnt(self, row: int) -> bytes | None:
-        """Return the seek points that loaders have learnt of a row; None if there are none."""
-        self.learn()
-        return None if self._learnt is None else self._learnt.table(row)
-
-    def _show_learnt(self) -> None:
-        """Have the core look for learnt seek points, once there are some."""
-        if self._learnt is None:
-            return
-        if self._learnt.stopped:
-            self.capabilities = replace(self.capabilities, stride=0)
-        for (field, _), table in self._tables.items():
-            if field == "image" and self._learnt.file is not None:
-                table.learn(self._learnt.file)
+    def _use_learnt(self) -> None:
+        super()._use_learnt()
+        if self._learnt is not None and self._learnt.file is not None:
+            for (field, _), table in self._tables.items():
+                if field == "image":
+                    table.learn(self._learnt.file)
 
     def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
-        """See `Source.built`."""
-        if self._learnt is not None:
-            # The index has checksums of the images.
-            self._learnt.put([(row, Stamped(entry.table)) for row, entry in tables])
-            self._show_learnt()
-
-    def end_epoch(self) -> None:
-        """See `Source.end_epoch`. Write the seek points that were learnt last."""
-        if self._learnt is not None:
-            self._learnt.flush()
-            self._show_learnt()
+        """See `Source.built`. The index has checksums of the images, so times say nothing."""
+        super().built([(row, Stamped(entry.table)) for row, entry in tables])
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
-        """Extend errors of reading: they may come of another packing."""
-        with self._given_guard():
+        """Extend errors of reading: another packing may have caused them."""
+        with self._outer_guard():
             try:
                 yield
             except DatasetError as error:
@@ -219,23 +234,20 @@ class IndexedSource(Source):
         stored = self._stored[field]
         if stored.index is None:
             return self.index
-        found = self._indexes.get(field)
-        if found is None:
+        index = self._indexes.get(field)
+        if index is None:
             entry = self.manifest.files[self.manifest.number_of(stored.index)]
             rows = -(-len(self) // stored.rows) if stored.rows else len(self)
             with self._guard():
-                found = self._indexes[field] = self._open_index(entry, rows)
-        return found
-
-    def _table_root(self) -> Path | str | None:
-        return self._root
+                index = self._indexes[field] = self._open_index(entry, rows)
+        return index
 
     def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
         """See `Source.gather`."""
         blobs: dict[str, BlobColumn] = {}
         columns: dict[str, Column] = {}
         if "image" in fields or "label" in fields:
-            images = self.table.gather(rows)
+            images = self.table_of().gather(rows)
         for name in fields:
             if name == "image":
                 blobs[name] = BlobColumn(images)
@@ -247,11 +259,6 @@ class IndexedSource(Source):
                 columns[name] = self.column(name, rows)
         return Gathered(blobs, columns)
 
-    def described(self, extents: _native.Extents) -> Gathered:
-        """See `Source.described`."""
-        columns = {"label": extents.labels.copy()} if self._has_label else {}
-        return Gathered({"image": BlobColumn(extents)}, columns)
-
     def column(self, field: str, rows: Rows | None = None) -> Column:
         """See `Source.column`."""
         nullable = self.field(field, ("column",)).nullable
@@ -260,29 +267,28 @@ class IndexedSource(Source):
                 values = self._reader_of(field).values(rows)
                 return values if nullable else as_column(values)
             if rows is not None:
-                found = self.table.gather(rows)
-                for slot in found.corrupt_slots():
+                extents = self.table_of().gather(rows)
+                for slot in extents.corrupt_slots():
                     self.row(int(rows[slot]))  # raises, unless only its extent is damaged
-                return found.labels.copy()
+                return extents.labels.copy()
             labels: npt.NDArray[np.int64] = self.index.column(field).astype(np.int64)
             for label in (labels.min(), labels.max()) if len(labels) else ():
                 self._check_label(int(label), "a sample")
             return labels
 
     def piece(self, field: str, number: int) -> pa.Array:
-        """Return a piece of a further column, without keeping it in memory."""
+        """Return a piece of a column, without keeping it in memory."""
         with self._guard():
             return self._reader_of(field).piece(number)
 
     def _reader_of(self, field: str) -> ColumnReader:
-        found = self._readers.get(field)
-        if found is None:
+        reader = self._readers.get(field)
+        if reader is None:
             stored, index = self._stored[field], self.index_of(field)
             # Without a cycle, its files are closed when the last user of this source has gone.
             read = partial(IndexedSource._read_pieces, weakref.proxy(self), field)
-            found = ColumnReader(stored, index, len(self), read)
-            self._readers[field] = found
-        return found
+            reader = self._readers[field] = ColumnReader(stored, index, len(self), read)
+        return reader
 
     def _read_pieces(self, field: str, pieces: Sequence[Row]) -> list[bytes]:
         """Read pieces of a column, and compare their checksums."""
@@ -293,33 +299,30 @@ class IndexedSource(Source):
         for piece in pieces:
             if piece.file != number or not 0 <= piece.offset <= size - piece.length:
                 raise self.index_of(field).corrupt("puts a piece outside of its file")
-        return self.read_several(pieces, None)
+        return self.read(pieces, None)
 
     @once
     def image_size(self) -> tuple[int, int] | None:
         """See `Source.image_size`; reads the index up to the first row that differs."""
         with self._guard():
             if not self.upright:
-                found = self.index.common("width", "height")
-                return None if found is None else (found[0], found[1])
-            found = self.index.common("width", "height", "orientation")
-        return None if found is None else upright_size(*found)
+                size = self.index.common("width", "height")
+                return None if size is None else (size[0], size[1])
+            turned = self.index.common("width", "height", "orientation")
+        return None if turned is None else upright_size(*turned)
 
-    def row(self, number: int) -> Row:
-        """Return a row's record in the index; raise IndexError if there is no such row."""
+    def row(self, number: int, field: str = "image") -> Row:
+        """Return the record of one blob of a row; raise IndexError if there is no such row."""
+        record: Row
+        if field != "image":
+            self.field(field, BLOBS)
+            with self._guard():
+                record = self.index_of(field)[number]
+                return record._replace(key=self.key(number))
         with self._guard():
-            record: Row = self.index[number]
+            record = self.index[number]
             self._check_label(record.label, f"sample {number} ({printable(record.key)})")
         return record
-
-    def record(self, row: int, field: str) -> Row:
-        """Return the record of one blob of a row."""
-        if field == "image":
-            return self.row(row)
-        self.field(field, BLOBS)
-        with self._guard():
-            found: Row = self.index_of(field)[row]
-            return found._replace(key=self.key(row))
 
     def _check_label(self, label: int, where: str) -> None:
         if self._has_label and not 0 <= label < len(self.classes):
@@ -341,26 +344,20 @@ class IndexedSource(Source):
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
         """See `Source.encoded`."""
-        record = self.record(row, field)
+        record = self.row(row, field)
         if data is None:
             with self._guard():
-                data = self.read(record, row)
+                (data,) = self.read([record], row)
                 if record.encoding == "raw" and len(data) != record.width * record.height * 3:
                     size = human_size(record.width, record.height)
-                    raise self.corrupt(record, row, f"it does not have {size} pixels")
-        about = (record.encoding, record.width, record.height, record.channels)
+                    raise self._corrupt(record, row, f"it does not have {size} pixels")
+        shape = record.encoding, record.width, record.height, record.channels
         orientation = record.orientation if self._turns(field) else 0
-        return Blob(data, *about, orientation, checked=True)
+        return Blob(data, *shape, orientation, checked=True)
 
-    def resized(
-        self,
-        rows: Rows,
-        widths: Sides,
-        heights: Sides,
-        encodings: Encodings | None = None,
-        orientations: Orientations | None = None,
-    ) -> None:
+    def resized(self, rows: Rows, measured: Measured) -> None:
         """See `Source.resized`. Only a damaged index lacks sizes."""
+        widths, heights = measured[:2]
         for row, width, height in zip(rows.tolist(), widths, heights, strict=True):
             record = self.row(row)
             size = record.width, record.height
@@ -376,9 +373,8 @@ class IndexedSource(Source):
 
     def declined(self, row: int, code: str) -> None:
         """See `Source.declined`. Warn once if seek points belong to other images."""
-        if code == "bad_seek_points" and self._learnt is not None:
-            self._learnt.drop(row)
-        elif code == "bad_seek_points" and not self._warned:
+        super().declined(row, code)
+        if code == "bad_seek_points" and self._learnt is None and not self._warned:
             self._warned = True
             warn(
                 f"{self.location}: sample {row} ({self.key(row)}) has seek points of another "
@@ -386,16 +382,9 @@ class IndexedSource(Source):
                 f"them: fastdata seek-points {self.location}"
             )
 
-    def own_files(self, fields: Iterable[str], start: int, stop: int) -> Iterator[FileEntry]:
-        """Yield the blobs of some rows as files below the root, if each has a file."""
-        for name in fields:
-            for row in self.index_of(name).rows(start, stop, seek_points=False):
-                if row.path is not None or name == "image":
-                    yield FileEntry(row.path or "", row.length, f"{row.crc32c:08x}")
-
     @abstractmethod
     def _open_index(self, entry: FileEntry, rows: int) -> Index:
-        """Open the index of a further field."""
+        """Open the index of a field other than the image."""
 
     @abstractmethod
     def file(self, record: Row, number: int | None) -> Path | str:
@@ -405,39 +394,37 @@ class IndexedSource(Source):
         """
 
     @abstractmethod
-    def read(self, record: Row, number: int | None) -> bytes:
-        """Read a row's blob and compare its checksum; the arguments are those of `file`."""
-
-    def read_several(self, records: Sequence[Row], number: int | None) -> list[bytes]:
-        """Read several blobs of a row, or pieces of a column; see `read`."""
-        return [self.read(record, number) for record in records]
+    def read(self, records: Sequence[Row], number: int | None) -> list[bytes]:
+        """Read blobs of a row, or pieces of a column, and compare their checksums; see `file`."""
 
     def _own_path(self, record: Row, number: int | None) -> str | None:
-        """Return the path of a row's own file below the root; None for a manifest's file."""
-        if record.path is not None and self._root is not None:
-            if not is_inside(record.path):
-                problem = f"its path {record.path} leaves the dataset's root"
-                raise self.corrupt(record, number, problem)
-            if record.file != -1:
-                problem = f"the index gives it both a path and file {record.file}"
-                raise self.corrupt(record, number, problem)
-            return record.path
-        if not 0 <= record.file < len(self._files):
-            problem = f"the index puts it in file {record.file}, which does not exist"
-            raise self.corrupt(record, number, problem)
-        return None
+        """Return `BlobFiles.own_path`; raise CorruptionError for a damaged index."""
+        try:
+            return self.files.own_path(record)
+        except ValueError as error:
+            raise self._corrupt(record, number, str(error)) from None
 
-    def corrupt(self, record: Row, number: int | None, problem: str) -> CorruptionError:
+    def _corrupt(self, record: Row, number: int | None, problem: str) -> CorruptionError:
         """Return the error for a damaged row, or piece of a column."""
         key = printable(record.key)
         where = key if number is None else f"sample {number} ({key})"
         return CorruptionError(f"{self.location}: {where}: {problem}", self.hints.changed)
 
 
+def own_files(
+    source: IndexedSource, fields: Iterable[str], start: int, stop: int
+) -> Iterator[FileEntry]:
+    """Yield the blobs of some rows as files below the root, if each has a file."""
+    for name in fields:
+        for row in source.index_of(name).rows(start, stop, seek_points=False):
+            if row.path is not None or name == "image":
+                yield FileEntry(row.path or "", row.length, f"{row.crc32c:08x}")
+
+
 class PackedSource(IndexedSource):
     """Source of a packed dataset on a local disk.
 
-    Opening reads the manifest, unless it is given, and the index's header, nothing that grows
+    Opening reads the manifest, unless the caller has, and the index's header, nothing that grows
     with the number of rows. Unpickling opens it again, once per process for all tasks on the same
     dataset.
 
@@ -455,9 +442,9 @@ class PackedSource(IndexedSource):
     ) -> None:
         manifest = manifest or Manifest.load(path)
         root = None if manifest.root is None else path / manifest.root
-        files = manifest.places(path, root)
-        opened = Index(path / manifest.index.name, manifest.samples, manifest.generation)
-        super().__init__(path, manifest, opened, files, root, guard=guard)
+        index = Index(path / manifest.index.name, manifest.samples, manifest.generation)
+        files = BlobFiles(manifest, manifest.places(path, root), root)
+        super().__init__(path, index, files, guard=guard)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _reopen, (self.location, self.generation)
@@ -468,24 +455,29 @@ class PackedSource(IndexedSource):
     def file(self, record: Row, number: int | None) -> Path:
         """See `IndexedSource.file`."""
         own = self._own_path(record, number)
-        return Path(self._files[record.file] if own is None else f"{self._root}/{own}")
+        files = self.files
+        return Path(files.places[record.file] if own is None else f"{files.root}/{own}")
 
-    def read(self, record: Row, number: int | None) -> bytes:
+    def read(self, records: Sequence[Row], number: int | None) -> list[bytes]:
         """See `IndexedSource.read`."""
+        return [self._read_blob(record, number) for record in records]
+
+    def _read_blob(self, record: Row, number: int | None) -> bytes:
         path = self.file(record, number)
         try:
             # A row's own file is opened once, for its size and its bytes.
             with nullcontext() if record.path is None else open_file(path) as own:
-                size = self.sizes[record.file] if own is None else os.fstat(own.fileno()).st_size
+                sizes = self.files.sizes
+                size = sizes[record.file] if own is None else os.fstat(own.fileno()).st_size
                 if not 0 <= record.offset <= record.offset + record.length <= size:
                     problem = f"{path} has {size} bytes, too few to hold it"
-                    raise self.corrupt(record, number, problem)
+                    raise self._corrupt(record, number, problem)
                 if record.length > MOST_BYTES:
                     problem = f"it has {record.length:,} bytes, too many"
-                    raise self.corrupt(record, number, problem)
+                    raise self._corrupt(record, number, problem)
                 extent = record.offset, record.length
                 if own is None:
-                    data = self.files.read(record.file, *extent)
+                    data = self.files.native.read(record.file, *extent)
                 else:
                     data = read_exactly(own.fileno(), *extent)
         except OSError as error:
@@ -501,7 +493,7 @@ class PackedSource(IndexedSource):
             raise CorruptionError(what, self.hints.changed) from None
         if crc32c(data) != record.crc32c:
             problem = f"its bytes in {path} have changed since it was packed"
-            raise self.corrupt(record, number, problem)
+            raise self._corrupt(record, number, problem)
         return data
 
 
@@ -513,11 +505,11 @@ def _reopen(path: Path, generation: str) -> PackedSource:
     return source
 
 
-def require_size(path: Path, expected: int, found: int, hint: str = _HINT) -> None:
+def require_size(path: Path, expected: int, size: int, hint: str = _HINT) -> None:
     """Raise CorruptionError for a file of another size than the manifest's."""
-    if found != expected:
+    if size != expected:
         raise CorruptionError(
-            f"{path}: has {found} bytes, but the manifest says {expected}: it was cut short, or "
+            f"{path}: has {size} bytes, but the manifest says {expected}: it was cut short, or "
             "changed after packing",
             hint,
         )

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata import _native
+from fastdata._native import crc32c
 from fastdata.errors import DatasetError
 from fastdata.storage.arrow import array, as_numpy
-from fastdata.storage.checksum import crc32c
 from fastdata.storage.files import write_exactly
 
 INDEX_NAME = "_index.rows"
@@ -173,7 +173,7 @@ def write_extents(
 ) -> None:
     """Write an index of extents alone: rows without names and labels, of no image.
 
-    ``columns`` are further ones of `SCHEMA`, by name.
+    ``columns`` are those of `SCHEMA` that differ by row, by name.
     """
     records, nothing = np.zeros(rows, RECORD), np.zeros(rows, np.int64)
     for name, values in columns.items():

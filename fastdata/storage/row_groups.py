@@ -9,31 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from fastdata.errors import SlowPathWarning, warn
 
 #: Bits of an address that count the bytes of a value.
 VALUE_BITS = 30
 #: End of the addresses of a file.
 ADDRESSES = 1 << 60
-#: Between the name of a table and that of a column.
+#: Separates the name of a table from the name of a column.
 _MARK = "!"
 #: Most row groups of a file.
 _MOST_GROUPS = 1 << 24
-
-
-class Blocks(NamedTuple):
-    """Runs of rows that are read together, whatever is wanted of them.
-
-    Attributes:
-        starts: First row of each, int64, ascending from 0.
-        window: How many of them memory has room for while others are prefetched.
-    """
-
-    starts: npt.NDArray[np.int64]
-    window: int
 
 
 def address(row: int) -> int:
@@ -75,7 +65,24 @@ def require_groups(groups: Any, files: int) -> None:
             raise ValueError("a table has too many rows, or row groups")
 
 
-def _is_run(found: Any) -> bool:
-    if not isinstance(found, list) or [type(one) for one in found] != [int, int]:
+def _is_run(run: Any) -> bool:
+    if not isinstance(run, list) or [type(one) for one in run] != [int, int]:
         return False
-    return all(0 <= one < 1 << 31 for one in found)
+    return all(0 <= one < 1 << 31 for one in run)
+
+
+def warn_of_row_groups(place: str) -> None:
+    """Warn, once for each dataset, that a library decodes its row groups."""
+    if place in _warned:
+        return
+    _warned.add(place)
+    warn(
+        f"{place}: its images lie in compressed or encoded columns, so pyarrow decodes them a "
+        "row group at a time, which is slower and takes memory. Shuffled loaders decode each "
+        "row group once, in windows. For full speed pack it (fastdata convert dataset --root "
+        f"{place}), or write the files again without compression",
+        SlowPathWarning,
+    )
+
+
+_warned: set[str] = set()

@@ -146,13 +146,13 @@ def _nulls(column: pa.Array) -> _Flags:
 
 def _lists_with(column: pa.Array, wrong: Callable[[pa.Array], _Flags]) -> _Flags:
     """Return which lists have an item that is wrong; a null has none."""
-    found = np.zeros(len(column), np.bool_)
+    flags = np.zeros(len(column), np.bool_)
     places = np.flatnonzero(~_nulls(column))
     lists = unsliced(column).drop_null()
     if len(lists):
         places = places.repeat(as_numpy(lists.value_lengths()))
-        found[places[wrong(lists.flatten())]] = True
-    return found
+        flags[places[wrong(lists.flatten())]] = True
+    return flags
 
 
 def _not_of(wrong_length: Callable[[npt.NDArray[np.int64]], _Flags]) -> Callable[..., _Flags]:
@@ -167,14 +167,14 @@ def _not_of(wrong_length: Callable[[npt.NDArray[np.int64]], _Flags]) -> Callable
 
 def _wrong_runs(objects: pa.Array) -> _Flags:
     """Return which structs are run lengths of another number of pixels, or none; not nulls."""
-    found = np.zeros(len(objects), np.bool_)
+    flags = np.zeros(len(objects), np.bool_)
     places = np.flatnonzero(~_nulls(objects))
     parts = dict(
         zip([part.name for part in objects.type], objects.drop_null().flatten(), strict=True)
     )
     sizes, counts = parts["size"], parts["counts"]
     wrong = _not_of(lambda n: n != 2)(sizes) | _not_of(lambda n: n < 0)(counts)
-    found[places[wrong]] = True
+    flags[places[wrong]] = True
     right = pa.array(~wrong)
     sides = as_numpy(sizes.filter(right).flatten()).astype(np.int64).reshape(-1, 2)
     counts = counts.filter(right)
@@ -184,5 +184,5 @@ def _wrong_runs(objects: pa.Array) -> _Flags:
     pixels = np.diff(until[np.concatenate([[0], ends])])
     negative = np.concatenate([[0], np.cumsum(runs < 0)])
     below = np.diff(negative[np.concatenate([[0], ends])]) > 0
-    found[places[~wrong]] = (pixels != sides.prod(1)) | (sides < 0).any(1) | below
-    return found
+    flags[places[~wrong]] = (pixels != sides.prod(1)) | (sides < 0).any(1) | below
+    return flags

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from fastdata import _native
 from fastdata.errors import (
@@ -31,20 +32,11 @@ from fastdata.once import once
 from fastdata.storage.fields import BLOBS, IMAGE_AND_LABEL, KINDS, Field
 from fastdata.text import human_count
 
-if TYPE_CHECKING:
-    from fastdata.storage.columns import Column
-    from fastdata.storage.index import ExtentTable
-    from fastdata.storage.learnt import Stamped
-    from fastdata.storage.row_groups import Blocks
-
 #: Numbers of rows.
 Rows: TypeAlias = npt.NDArray[np.int64]
-#: Widths or heights in pixels.
-Sides: TypeAlias = npt.NDArray[np.int32]
-#: Places in `_native.ENCODINGS`.
-Encodings: TypeAlias = npt.NDArray[np.int8]
-#: Values of `Blob.orientation`.
-Orientations: TypeAlias = npt.NDArray[np.int8]
+#: Values of some rows: a NumPy array, shape (N,) or (N, K, …), where each row has one number or an
+#: array of one shape; else an Arrow array of N values.
+Column: TypeAlias = npt.NDArray[Any] | pa.Array
 
 #: Encodings of JPEGs that the core decodes, if nothing else about them is unusual.
 NATIVE_JPEGS = ("jpeg", "jpeg-progressive")
@@ -71,6 +63,7 @@ class Capabilities:
         stride: Pixels between the seek points that the core builds for JPEGs without any, for
             `Source.built` to remember; 0 to build none.
         partly_local: The core can read the blobs of some rows, of a source that is not local.
+        row_groups: A library decodes the blobs, a row group at a time.
     """
 
     local: bool = True
@@ -78,6 +71,7 @@ class Capabilities:
     seek_points: bool = False
     stride: int = 0
     partly_local: bool = False
+    row_groups: bool = False
 
 
 def upright_size(width: int, height: int, orientation: int) -> tuple[int, int]:
@@ -92,10 +86,10 @@ class Blob(NamedTuple):
         data: The bytes.
         encoding: Name in `_native.ENCODINGS`; "" if only the bytes tell.
         width: Columns of the image in pixels; 0 if only the bytes tell.
-        height: Rows of the image in pixels; 0 likewise.
+        height: Rows of the image in pixels; 0 if only the bytes tell.
         channels: Colour components as stored.
-        orientation: EXIF orientation that the image is to be turned by, 1 to 8; -1 if only the
-            bytes tell; 0 to leave it as it is stored.
+        orientation: EXIF orientation by which to turn the image, 1 to 8; -1 if only the bytes
+            tell; 0 to leave it as it is stored.
         checked: Whether the bytes are known to be those that were packed.
     """
 
@@ -118,7 +112,7 @@ class Blob(NamedTuple):
 class BlobColumn:
     """Blobs of one field in several rows, before they are read. Arrays have the shape (N,).
 
-    An array that is not given is the extents' own. It is made on first use, because a batch that
+    Arrays that are left out are the extents' own. They are made on first use, because a batch that
     the core decodes needs few of them.
     """
 
@@ -127,13 +121,13 @@ class BlobColumn:
         vars(self).update(arrays)  # the properties below are then not called
 
     @once
-    def widths(self) -> Sides:
+    def widths(self) -> npt.NDArray[np.int32]:
         """int32, in pixels; 0 if only the file tells."""
         return self.extents.widths
 
     @once
-    def heights(self) -> Sides:
-        """As `widths`."""
+    def heights(self) -> npt.NDArray[np.int32]:
+        """int32, in pixels; 0 if only the file tells."""
         return self.extents.heights
 
     @once
@@ -142,7 +136,7 @@ class BlobColumn:
         return ~_NATIVE[self.encodings]
 
     @once
-    def encodings(self) -> Encodings:
+    def encodings(self) -> npt.NDArray[np.int8]:
         """int8, places in `_native.ENCODINGS`; -1 if only the file tells."""
         return self.extents.encodings
 
@@ -157,6 +151,108 @@ class Gathered(NamedTuple):
 
     blobs: dict[str, BlobColumn]
     columns: dict[str, Column]
+
+
+class Stamped(NamedTuple):
+    """A seek table, and the size and time of change of the file it was built from; 0 for a blob."""
+
+    table: bytes
+    size: int = 0
+    mtime_ns: int = 0
+
+
+class Measured(NamedTuple):
+    """Properties of images that decoding has discovered, (N,).
+
+    Widths and heights in pixels, places in `_native.ENCODINGS`, values of `Blob.orientation`.
+    """
+
+    widths: npt.NDArray[np.int32]
+    heights: npt.NDArray[np.int32]
+    encodings: npt.NDArray[np.int8] | None = None
+    orientations: npt.NDArray[np.int8] | None = None
+
+
+class PassRequest(NamedTuple):
+    """Rows that one pass reads.
+
+    Attributes:
+        batches: (draws, position after, size class) of each batch to come.
+        number: Maps draws to rows.
+        bad: Rows that no batch will have; may grow.
+        plan_fetches: Returns the parts of large images that crops need; None for whole images.
+        fields: The fields of images and blobs to prefetch.
+    """
+
+    batches: Iterator[tuple[Rows, Any, int]]
+    number: Callable[[Rows], Rows]
+    bad: Set[int]
+    plan_fetches: Callable[[_native.Extents, Rows], Any] | None = None
+    fields: Sequence[str] = ("image",)
+
+
+class Blocks(NamedTuple):
+    """Runs of rows that are read together, whichever of them are wanted.
+
+    Attributes:
+        starts: First row of each, int64, ascending from 0.
+        window: How many of them memory has room for while others are prefetched.
+    """
+
+    starts: Rows
+    window: int
+
+
+class ExtentTable:
+    """Extents of an index's rows, gathered by the native core without Python for each row.
+
+    `fastdata.storage.index.Index.locate` makes it. Safe to use from several threads, and after a
+    fork.
+
+    Args:
+        table: The core's table.
+        require_unchanged: Raises CorruptionError if the index was written to.
+        unusable: Returns the error for an index that cannot be read.
+        labelled: Whether its rows have labels.
+    """
+
+    def __init__(
+        self,
+        table: _native.RecordTable,
+        require_unchanged: Callable[[], None],
+        unusable: Callable[[OSError | ValueError], DatasetError],
+        labelled: bool,
+    ) -> None:
+        self._table, self._labelled = table, labelled
+        self._require_unchanged, self._unusable = require_unchanged, unusable
+
+    def learn(self, file: _native.Files) -> None:
+        """Take seek points of rows that have none from a file of `Learnt` from now on."""
+        self._table.learn(file)
+
+    def gather(self, indices: Rows) -> _native.Extents:
+        """Return the extents of some rows, int64, (N,); raise IndexError if there is no such row.
+
+        A row that is damaged, or whose values make no sense, is an error only when it is read: its
+        code is then ``corrupt_index``.
+        """
+        self._require_unchanged()
+        try:
+            return self._table.gather(np.ascontiguousarray(indices, np.int64))
+        except (OSError, ValueError) as error:
+            raise self._unusable(error) from None
+
+    def rows(
+        self, indices: Rows, numbers: Rows, occurrences: Rows | None, max_pixels: int
+    ) -> _native.Rows:
+        """Return some rows as `_native.Rows`, for decode threads to look up."""
+        self._require_unchanged()
+        return _native.Rows(self._table, indices, numbers, occurrences, max_pixels)
+
+    def described(self, extents: _native.Extents) -> Gathered:
+        """Return rows that decode threads have looked up, as `Source.gather` does."""
+        columns = {"label": extents.labels.copy()} if self._labelled else {}
+        return Gathered({"image": BlobColumn(extents)}, columns)
 
 
 class Hints(NamedTuple):
@@ -179,7 +275,7 @@ class Source(ABC):
         hints: Remedies for its errors.
         upright: Whether images, but not masks, are turned as their EXIF orientation says. Sizes are
             then those of turned images.
-        generation: That of its manifest; "" without one.
+        generation: The manifest's; "" without one.
     """
 
     fields: Sequence[Field] = IMAGE_AND_LABEL
@@ -189,7 +285,7 @@ class Source(ABC):
     upright = False
     generation = ""
 
-    # The minimum.
+    # The minimum, and what lies there now.
 
     @abstractmethod
     def __len__(self) -> int:
@@ -222,7 +318,7 @@ class Source(ABC):
     def column(self, field: str, rows: Rows | None = None) -> Column:
         """Return the values of a column in some rows; in all rows without ``rows``.
 
-        Those of ``label`` are int64, shape (N,).
+        Labels are int64, shape (N,).
 
         Raises:
             DatasetError: The index is damaged.
@@ -272,18 +368,9 @@ class Source(ABC):
         what = "field" if kinds == KINDS else f"{listed} field"
         raise UsageError(f"{self.location}: no {what} {name!r}", f"It has {known}.")
 
-    @property
-    def table(self) -> ExtentTable | None:
-        """Index in which the core looks rows up by itself; None if there is none."""
+    def table_of(self, field: str = "image") -> ExtentTable | None:
+        """Return the index in which the core looks up a field's blobs; None if there is none."""
         return None
-
-    def table_of(self, field: str) -> ExtentTable | None:
-        """Return the same for another field's blobs; `described` takes what it finds."""
-        return None
-
-    def described(self, extents: _native.Extents) -> Gathered:
-        """Return rows that the core has looked up in `table`."""
-        raise NotImplementedError
 
     def _read(self, rows: Rows, field: str) -> BlobColumn:
         """Return blobs whose bytes are in memory; unreadable ones fail as missing files."""
@@ -300,7 +387,7 @@ class Source(ABC):
         extents = _native.Extents([""] * count, orientations=orientations)
         for slot, blob in blobs.items():
             extents.attach(slot, blob.data)
-        pillow = encodings == _RAW
+        pillow = encodings == _native.ENCODINGS.index("raw")
         return BlobColumn(
             extents, widths=sizes[0], heights=sizes[1], pillow=pillow, encodings=encodings
         )
@@ -315,22 +402,8 @@ class Source(ABC):
         """(width, height) of every image in pixels; None if sizes differ or are unknown."""
         return None
 
-    def start_pass(
-        self,
-        batches: Iterator[tuple[Rows, Any, int]],
-        number: Callable[[Rows], Rows],
-        bad: Set[int],
-        plan_fetches: Callable[[_native.Extents, Rows], Any] | None = None,
-        fields: Sequence[str] = ("image",),
-    ) -> Any:
+    def start_pass(self, request: PassRequest) -> Any:
         """Start to prefetch the rows of one pass; return None if the source is local.
-
-        Args:
-            batches: (draws, position after, size class) of each batch to come.
-            number: Maps draws to rows.
-            bad: Rows that no batch will have; may grow.
-            plan_fetches: Returns the parts of large images that crops need; None for whole images.
-            fields: The fields of images and blobs to prefetch.
 
         Returns:
             A `fastdata.remote.prefetch.RemotePass`.
@@ -370,27 +443,16 @@ class Source(ABC):
 
     # Discoveries while decoding. Safe to call from several threads.
 
-    def resized(
-        self,
-        rows: Rows,
-        widths: Sides,
-        heights: Sides,
-        encodings: Encodings | None = None,
-        orientations: Orientations | None = None,
-    ) -> None:
-        """Note what `gather` did not know, or knew otherwise: sizes, encodings, turns."""
+    def resized(self, rows: Rows, measured: Measured) -> None:
+        """Note what `gather` did not know, or knew otherwise."""
         return
 
     def declined(self, row: int, code: str) -> None:
-        """Note that the core does not decode a row as it is, and its code for why."""
+        """Note that the core does not decode a row as it is, and why: its code."""
         return
 
     def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
         """Keep seek points that were built because of `Capabilities.stride`: (row, table)."""
-        return
-
-    def tell_decoded(self) -> None:
-        """Warn, once for each dataset, if a library decodes its row groups."""
         return
 
     def end_epoch(self) -> None:
@@ -399,9 +461,6 @@ class Source(ABC):
 
 
 def count_samples(count: int, classes: Sequence[str]) -> str:
-    """Return a number of samples in words; with that of the classes, if there are labels."""
+    """Return a number of samples in words, and the number of classes if there are labels."""
     samples = human_count(count, "sample")
     return f"{samples} of {human_count(len(classes), 'class', 'classes')}" if classes else samples
-
-
-_RAW = _native.ENCODINGS.index("raw")

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,31 +21,86 @@ import pyarrow as pa
 from fastdata import _native
 from fastdata.errors import FastdataError, printable
 from fastdata.once import once
-from fastdata.storage.arrow import stored_type
-from fastdata.storage.columns import KEPT_BYTES, Column, as_column, as_objects, joined, values_in
+from fastdata.storage.arrow import child_of, chunks_of, stored_type
+from fastdata.storage.columns import KEPT_BYTES, as_column, as_objects, joined, values_in
 from fastdata.storage.field_source import MissingError
 from fastdata.storage.fields import BLOBS, LABEL, Field
-from fastdata.storage.listed import LearningSource
-from fastdata.storage.source import Blob, BlobColumn, Gathered, Rows, Source
-from fastdata.storage.table_rows import Decode, TableRows, child_of, chunks_of
+from fastdata.storage.listed import UnindexedSource
+from fastdata.storage.source import Blob, BlobColumn, Column, Gathered, Hints, Rows, Source
+
+#: Makes a Python object of a value.
+Decode: TypeAlias = Callable[[Any], Any]
+_HINTS = Hints(
+    changed="Load the dataset again; remove its cache files before, if that fails, too.",
+    missing="Put the file back, or load the dataset again.",
+)
 
 
-class TableSource(LearningSource):
+@dataclass(frozen=True)
+class TableField:
+    """Field of the rows of a table.
+
+    Attributes:
+        field: The field.
+        place: Name of a column, and of the fields in its structs.
+        decode: Makes the Python object of a value of a column; None leaves values as stored.
+        type: Type that values of a column are cast to; None leaves them as stored.
+    """
+
+    field: Field
+    place: tuple[str, ...]
+    decode: Decode | None = None
+    type: pa.DataType | None = None
+
+
+@dataclass(frozen=True)
+class TableView:
+    """Rows and fields of an Arrow table.
+
+    Attributes:
+        table: The table.
+        fields: Its fields.
+        numbers: Numbers of its rows in the table, int64, (N,); None: all, in their order.
+        classes: Names of classes.
+        names: Column of the rows' names; None: they are numbered.
+        files: (number of rows, path) of each file that the table is mapped from, in order; a path
+            is "" for memory.
+        name: Name of this content alone, for its seek points.
+        location: See `Source`.
+        base: Folder of relative paths.
+        size: (width, height) of images that are pixels, 3 bytes each; None: they are files.
+        hints: See `Source`.
+    """
+
+    table: pa.Table
+    fields: Sequence[TableField]
+    numbers: Rows | None = None
+    classes: Sequence[str] = ()
+    names: str | None = None
+    files: Sequence[tuple[int, str]] = ()
+    name: str = ""
+    location: Path | str = ""
+    base: str = ""
+    size: tuple[int, int] | None = None
+    hints: Hints = _HINTS
+
+
+class TableSource(UnindexedSource):
     """Source of the rows of a table.
 
     ``like``: a source of the same rows, with which it shares columns and formats of fields.
     """
 
-    def __init__(self, rows: TableRows, like: Source | None = None) -> None:
+    def __init__(self, rows: TableView, like: Source | None = None) -> None:
         self._rows, self.location, self.hints = rows, rows.location, rows.hints
         numbers = rows.numbers
         super().__init__(rows.table.num_rows if numbers is None else len(numbers))
         if rows.size is not None:
             self._sizes[:], self._encodings[:] = rows.size, _RAW
-        self._parts = {part.field.name: part for part in rows.parts}
+        self._stored = {one.field.name: one for one in rows.fields}
         self._blobs: dict[str, _Blobs] = {}
         self._columns: dict[tuple[str, ...], TableColumn] = {}
-        self.fields: Sequence[Field] = tuple(part.field for part in rows.parts)
+        self.fields: Sequence[Field] = tuple(one.field for one in rows.fields)
         if isinstance(like, TableSource):
             self.fields, self.upright = like.fields, like.upright
             self._blobs, self._columns = like._blobs, like._columns
@@ -66,7 +123,7 @@ class TableSource(LearningSource):
         """See `Source.image_size`."""
         return self._rows.size
 
-    def _numbers(self, rows: Rows) -> Rows:
+    def _images_of(self, rows: Rows) -> Rows:
         """Return the places of rows in the table."""
         return rows if self._rows.numbers is None else self._rows.numbers[rows]
 
@@ -74,7 +131,7 @@ class TableSource(LearningSource):
         return row if self._rows.numbers is None else int(self._rows.numbers[row])
 
     def _identity(self) -> tuple[str, int]:
-        """See `LearningSource._identity`: the table's content."""
+        """See `UnindexedSource._identity`: the table's content."""
         return self._rows.name, self._rows.table.num_rows
 
     def key(self, row: int) -> str:
@@ -107,16 +164,16 @@ class TableSource(LearningSource):
             if self.field(name).kind not in BLOBS:
                 columns[name] = self.column(name, rows)
                 continue
-            places = self._numbers(rows)
-            found = self._blobs_of(name)
-            paths = found.paths(places)
+            places = self._images_of(rows)
+            stored = self._blobs_of(name)
+            paths = stored.paths(places)
             if name == "image":
                 blobs[name] = self._images(rows, paths, self._rows.size is not None)
             else:
                 turns = self.upright and self.field(name).kind == "image"
                 unknown = np.full(len(rows), -1, np.int8) if turns else None
                 blobs[name] = BlobColumn(_native.Extents(paths, orientations=unknown))
-            found.attach(blobs[name].extents, places)
+            stored.attach(blobs[name].extents, places)
         return Gathered(blobs, columns)
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
@@ -125,15 +182,15 @@ class TableSource(LearningSource):
         raw = self._rows.size if field == "image" else None
         if data is not None:
             return self._turned(data, field) if raw is None else Blob(data, "raw", *raw)
-        found, places = self._blobs_of(field), np.array([self._place(row)])
-        (path,) = found.paths(places)
+        stored, places = self._blobs_of(field), np.array([self._place(row)])
+        (path,) = stored.paths(places)
         if path:
             if "://" in path:
                 detail = f"its {field} is at {path}, which is not on this machine"
                 raise self.problem(row, detail, "file_missing", _EMBED)
             return self._file(row, path, field)
         extents = _native.Extents([path])
-        found.attach(extents, places)
+        stored.attach(extents, places)
         try:
             data = extents.read(0)
         except ValueError as error:
@@ -148,48 +205,48 @@ class TableSource(LearningSource):
 
     def column(self, field: str, rows: Rows | None = None) -> Column:
         """See `Source.column`. SampleError: a value cannot be decoded."""
-        about = self.field(field, ("column",))
-        part = self._parts[field]
-        places = self._rows.numbers if rows is None else self._numbers(rows)
-        values = self._column(part.place).values(places)
-        if about == LABEL:
-            found: npt.NDArray[Any] = np.array(as_column(values), np.int64)
-            return found
-        if part.decode is not None:
-            return as_objects(self._decoded(part.decode, about, values, rows))
-        kind = part.type or stored_type(values.type)
+        column = self.field(field, ("column",))
+        stored = self._stored[field]
+        places = self._rows.numbers if rows is None else self._images_of(rows)
+        values = self._column(stored.place).values(places)
+        if column == LABEL:
+            labels: npt.NDArray[Any] = np.array(as_column(values), np.int64)
+            return labels
+        if stored.decode is not None:
+            return as_objects(self._decoded(stored.decode, field, values, rows))
+        kind = stored.type or stored_type(values.type)
         if kind != values.type:
             values = values.cast(kind)
-        return values if about.nullable else as_column(values)
+        return values if column.nullable else as_column(values)
 
     def _decoded(
-        self, decode: Decode, about: Field, values: pa.Array, rows: Rows | None
+        self, decode: Decode, field: str, values: pa.Array, rows: Rows | None
     ) -> list[Any]:
         """Return values after a function of another library, which may raise anything."""
-        found = []
+        objects = []
         for slot, value in enumerate(values.to_pylist()):
             try:
-                found.append(None if value is None else decode(value))
+                objects.append(None if value is None else decode(value))
             except FastdataError:
                 raise
             except Exception as error:
                 row = slot if rows is None else int(rows[slot])
-                detail = f"its {about.name} cannot be decoded: {type(error).__name__}: {error}"
+                detail = f"its {field} cannot be decoded: {type(error).__name__}: {error}"
                 raise self.problem(row, detail) from error
-        return found
+        return objects
 
     def _blobs_of(self, field: str) -> _Blobs:
-        found = self._blobs.get(field)
-        if found is None:
-            chunks = chunks_of(self._rows.table, self._parts[field].place)
-            found = self._blobs[field] = _Blobs(chunks, self._rows.base)
-        return found
+        blobs = self._blobs.get(field)
+        if blobs is None:
+            chunks = chunks_of(self._rows.table, self._stored[field].place)
+            blobs = self._blobs[field] = _Blobs(chunks, self._rows.base)
+        return blobs
 
     def _column(self, place: tuple[str, ...]) -> TableColumn:
-        found = self._columns.get(place)
-        if found is None:
-            found = self._columns[place] = TableColumn(chunks_of(self._rows.table, place))
-        return found
+        column = self._columns.get(place)
+        if column is None:
+            column = self._columns[place] = TableColumn(chunks_of(self._rows.table, place))
+        return column
 
 
 _RAW = _native.ENCODINGS.index("raw")
@@ -254,20 +311,20 @@ class _Blobs:
         self._paths = TableColumn([child_of(chunk, "path") for chunk in chunks])
 
     def path(self, place: int) -> str | None:
-        """Return the path in a row, which may be that of an archive's member."""
-        found: str | None = self._paths.values(np.array([place]))[0].as_py()
-        return found
+        """Return the path in a row; it may name an archive's member."""
+        path: str | None = self._paths.values(np.array([place]))[0].as_py()
+        return path
 
     def paths(self, places: Rows) -> list[str]:
-        """Return the files of rows that hold no bytes; "" for others."""
-        found = [""] * len(places)
+        """Return the files of rows that hold no bytes; "" for rows that do."""
+        files = [""] * len(places)
         if self._lacks:
             slots = np.flatnonzero(self._column.lengths(places) < 0)
             values = self._paths.values(places[slots]).to_pylist() if len(slots) else ()
             for slot, path in zip(slots.tolist(), values, strict=True):
                 if path and "\0" not in path:  # it would end the path
-                    found[slot] = path if "://" in path else os.path.join(self._base, path)
-        return found
+                    files[slot] = path if "://" in path else os.path.join(self._base, path)
+        return files
 
     def attach(self, extents: _native.Extents, places: Rows) -> None:
         """Set the bytes of rows that have no path."""

@@ -37,18 +37,18 @@ def distrust(folder: Path, users: Collection[int]) -> str | None:
     # From above: once a folder is found safe, only trusted users can exchange what lies in it.
     for part in (*reversed(folder.parents), folder):
         try:
-            found = part.lstat()
-            if not stat.S_ISDIR(found.st_mode):
+            state = part.lstat()
+            if not stat.S_ISDIR(state.st_mode):
                 return f"{part} is not a folder"
-            if found.st_uid not in trusted and (part == folder or found.st_uid != unmapped):
-                return f"{part} belongs to another user (id {found.st_uid})"
-            if found.st_mode & stat.S_ISVTX and part != folder:
+            if state.st_uid not in trusted and (part == folder or state.st_uid != unmapped):
+                return f"{part} belongs to another user (id {state.st_uid})"
+            if state.st_mode & stat.S_ISVTX and part != folder:
                 continue
-            entries = _read_acl(part, _ACCESS_ACL) or _entries_of_mode(found.st_mode)
-            if _lets_others_write(entries, found.st_gid, trusted):
+            entries = _read_acl(part, _ACCESS_ACL) or _entries_of_mode(state.st_mode)
+            if _lets_others_write(entries, state.st_gid, trusted):
                 return f"{part} can be written by others than its owner"
             inherited = _read_acl(part, _DEFAULT_ACL) if part == folder else []
-            if _lets_others_write(inherited, found.st_gid, trusted):
+            if _lets_others_write(inherited, state.st_gid, trusted):
                 return f"{part} has a default ACL, by which others can write new files"
         except OSError as error:
             return f"{part}: {error.strerror}"
@@ -112,11 +112,11 @@ def _is_private(group: int, trusted: frozenset[int]) -> bool:
     try:
         named = grp.getgrgid(group)
         owner = pwd.getpwnam(named.gr_name)
-        groups = [found for found in (named, *grp.getgrall()) if found.gr_gid == group]
-        users = {found.pw_uid for found in pwd.getpwall() if found.pw_gid == group}
+        groups = [one for one in (named, *grp.getgrall()) if one.gr_gid == group]
+        users = {one.pw_uid for one in pwd.getpwall() if one.pw_gid == group}
     except (KeyError, OSError):
         return False
-    members = {name for found in groups for name in found.gr_mem}
+    members = {name for one in groups for name in one.gr_mem}
     # In containers, all users may be in root's group.
     return group != 0 and owner.pw_uid in users and users <= trusted and members <= {owner.pw_name}
 
@@ -169,16 +169,16 @@ def make_cache_folder(
         )
 
 
-def is_own_file(found: os.stat_result, users: Collection[int] = ()) -> bool:
+def is_own_file(state: os.stat_result, users: Collection[int] = ()) -> bool:
     """Return whether this user, root or ``users`` own a regular file, and no other may write it.
 
     The folder may have been open to others when the file was put there. The mode covers an ACL:
     its mask takes the place of the group's permissions.
     """
     return (
-        stat.S_ISREG(found.st_mode)
-        and found.st_uid in (0, os.geteuid(), *users)
-        and not found.st_mode & 0o022
+        stat.S_ISREG(state.st_mode)
+        and state.st_uid in (0, os.geteuid(), *users)
+        and not state.st_mode & 0o022
     )
 
 

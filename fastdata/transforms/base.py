@@ -24,7 +24,16 @@ from fastdata.transforms.geometry import SMALL_HINT, Cuts, render, rendered
 from fastdata.transforms.identity import is_ours
 from fastdata.transforms.joint import Joint
 from fastdata.transforms.outcomes import Declined, Libraries, Output
-from fastdata.transforms.reading import Fills, Fixed, Reading, Step, calls_of, flat, views_of
+from fastdata.transforms.reading import (
+    Fills,
+    Fixed,
+    Reading,
+    Step,
+    calls_of,
+    flat,
+    title_of,
+    views_of,
+)
 from fastdata.transforms.tree import Builder, native_program
 
 
@@ -196,12 +205,16 @@ def read(
 
 
 def misplaced(views: Sequence[Reading], tail: Sequence[Any]) -> str:
-    """Say why steps of fastdata cannot stand where they do; "" if they can."""
+    """Say which step of fastdata is in a wrong place, and why; "" if none is."""
     for view in views:
-        if reason := view.misplacement():
-            return reason
+        step = view.misplaced
+        if step is not None and step is view.tail[0]:
+            return f"{step.title} cannot be done here: {view.why}."
+        if step is not None:
+            unknown = f"{title_of(view.tail[0])}, which the core cannot do: {view.why}"
+            return f"{step.title} comes after {unknown}. Put it before."
         if random := next((step for step in view.shared if step.is_random), None):
-            return f"{random.title} stands before Views. Put it into each of them."
+            return f"{random.title} comes before Views. Put it into each of them."
     late = next((call for call in tail if isinstance(call, Step)), None)
     return "" if late is None else f"{late.title} comes after Views. Put it into each of them."
 

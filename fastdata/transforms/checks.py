@@ -43,15 +43,24 @@ def checked(step: Any) -> dict[str, Any]:
 
 @cache
 def _checks_of(kind: Any) -> dict[str, Check]:
-    found: dict[str, Check] = {}
+    checks: dict[str, Check] = {}
     # Annotations of a script's subclass need not evaluate.
     own = [base for base in kind.__mro__ if base.__module__.startswith("fastdata.")]
     for base in reversed(own):
         for name, annotation in inspect.get_annotations(base, eval_str=True).items():
-            found.pop(name, None)
+            checks.pop(name, None)
             for check in getattr(annotation, "__metadata__", ()):
-                found[name] = check
-    return found
+                checks[name] = check
+    return checks
+
+
+def _wrong(who: str, name: str, value: Any, wanted: str, hint: str) -> UsageError:
+    return UsageError(f"{who}: {name} {value!r} is not {wanted}.", hint)
+
+
+def as_values(value: Any) -> tuple[Any, ...]:
+    """Return one value, or several in a sequence, as a tuple."""
+    return tuple(value) if isinstance(value, Sequence) else (value,)
 
 
 def number(who: str, name: str, value: Any, least: float, most: float) -> float:
@@ -59,9 +68,7 @@ def number(who: str, name: str, value: Any, least: float, most: float) -> float:
     good = isinstance(value, kinds.Real) and not isinstance(value, bool)
     if not good or not math.isfinite(value) or not least <= value <= most:
         bounds = _bounds(least, most)
-        raise UsageError(
-            f"{who}: {name} {value!r} is not a number {bounds}.", f"Give {name} a number {bounds}."
-        )
+        raise _wrong(who, name, value, f"a number {bounds}", f"Give {name} a number {bounds}.")
     return value  # type: ignore[no-any-return]
 
 
@@ -76,10 +83,8 @@ def whole(who: str, name: str, value: Any, least: int = 1, most: int = _MOST_PIX
     good = isinstance(value, kinds.Integral) and not isinstance(value, bool)
     if not good or not least <= int(value) <= most:
         bounds = f"from {least} to {most}" if most < _MOST_PIXELS else f"of at least {least}"
-        raise UsageError(
-            f"{who}: {name} {value!r} is not a whole number {bounds}.",
-            f"Give {name} a whole number {bounds}.",
-        )
+        wanted = f"a whole number {bounds}"
+        raise _wrong(who, name, value, wanted, f"Give {name} {wanted}.")
     return int(value)
 
 
@@ -99,15 +104,13 @@ def pair(who: str, name: str, size: Any) -> tuple[int, int]:
 def numbers(who: str, name: str, values: Any, count: int) -> tuple[float, ...]:
     """Check a number of finite numbers."""
     try:
-        found = tuple(float(value) for value in values)
+        floats = tuple(map(float, values))
     except (TypeError, ValueError):
-        found = ()
-    if len(found) != count or not all(map(math.isfinite, found)):
-        raise UsageError(
-            f"{who}: {name} {values!r} is not {count} finite numbers.",
-            f"Give {count} numbers in a tuple.",
-        )
-    return found
+        floats = ()
+    if len(floats) != count or not all(map(math.isfinite, floats)):
+        hint = f"Give {count} numbers in a tuple."
+        raise _wrong(who, name, values, f"{count} finite numbers", hint)
+    return floats
 
 
 def interval(
@@ -117,78 +120,69 @@ def interval(
     low, high = numbers(who, name, values, 2)
     if not least <= low <= high <= most:
         bounds = _bounds(least, most)
-        raise UsageError(
-            f"{who}: {name} {(low, high)} is not (from, to) {bounds}.",
-            f"Give {name} two numbers {bounds}, the lower one first.",
-        )
+        hint = f"Give {name} two numbers {bounds}, the lower one first."
+        raise _wrong(who, name, (low, high), f"(from, to) {bounds}", hint)
     return low, high
 
 
 def above_zero(who: str, name: str, values: Any) -> tuple[float, float]:
     """Check (least, greatest) above 0."""
-    least, greatest = found = numbers(who, name, values, 2)
+    least, greatest = numbers(who, name, values, 2)
     if not 0 < least <= greatest:
-        raise UsageError(
-            f"{who}: {name} {found} is not (least, greatest) above 0.",
-            f"Give {name} two numbers above 0, the lower one first.",
-        )
+        hint = f"Give {name} two numbers above 0, the lower one first."
+        raise _wrong(who, name, (least, greatest), "(least, greatest) above 0", hint)
     return least, greatest
 
 
 def positive(who: str, name: str, values: Any) -> tuple[float, ...]:
     """Check two numbers above 0."""
-    found = numbers(who, name, values, 2)
-    if min(found) <= 0:
-        raise UsageError(f"{who}: {name} {found} is not above 0.", "Give for example (0.8, 1.2).")
-    return found
+    factors = numbers(who, name, values, 2)
+    if min(factors) <= 0:
+        raise _wrong(who, name, factors, "above 0", "Give for example (0.8, 1.2).")
+    return factors
 
 
 def around(middle: float, least: float, most: float) -> Check:
     """Return the check of a range as ColorJitter takes it; (middle, middle) changes nothing."""
 
-    def check(who: str, name: str, given: Any) -> tuple[float, float]:
-        if given is None:
+    def check(who: str, name: str, value: Any) -> tuple[float, float]:
+        if value is None:
             return middle, middle
-        if isinstance(given, kinds.Real) and not isinstance(given, bool):
-            number(who, name, given, 0, math.inf)
-            low = middle - float(given)
-            given = (low if least < 0 else max(low, least), middle + float(given))
-        return interval(who, name, given, least, most)
+        if isinstance(value, kinds.Real) and not isinstance(value, bool):
+            number(who, name, value, 0, math.inf)
+            low = middle - float(value)
+            value = (low if least < 0 else max(low, least), middle + float(value))
+        return interval(who, name, value, least, most)
 
     return check
 
 
-def angles(who: str, name: str, given: Any, counts: tuple[int, ...] = (2,)) -> tuple[float, ...]:
+def angles(who: str, name: str, value: Any, counts: tuple[int, ...] = (2,)) -> tuple[float, ...]:
     """Check angles: a number d means (-d, d)."""
-    if isinstance(given, kinds.Real):
-        number(who, name, given, 0, math.inf)
-        return -float(given), float(given)
-    count = len(given) if isinstance(given, Sequence) and len(given) in counts else counts[0]
-    return numbers(who, name, given, count)
+    if isinstance(value, kinds.Real):
+        number(who, name, value, 0, math.inf)
+        return -float(value), float(value)
+    count = len(value) if isinstance(value, Sequence) and len(value) in counts else counts[0]
+    return numbers(who, name, value, count)
 
 
-def fill(who: str, name: str, given: Any) -> tuple[int, int, int]:
+def fill(who: str, name: str, value: Any) -> tuple[int, int, int]:
     """Check a fill; return three values of 0 to 255, whole as Pillow takes them."""
-    values = (0,) if given is None else given if isinstance(given, Sequence) else (given,)
-    values = tuple(values) * 3 if len(values) == 1 else tuple(values)
-    red, green, blue = (int(value) for value in numbers(who, name, values, 3))
-    if not all(0 <= value <= 255 for value in (red, green, blue)):
-        raise UsageError(
-            f"{who}: {name} {given!r} is not from 0 to 255.", f"Give for example {name}=0."
-        )
+    values = (0,) if value is None else as_values(value)
+    values = values * 3 if len(values) == 1 else values
+    red, green, blue = map(int, numbers(who, name, values, 3))
+    if min(red, green, blue) < 0 or max(red, green, blue) > 255:
+        raise _wrong(who, name, value, "from 0 to 255", f"Give for example {name}=0.")
     return red, green, blue
 
 
-def padding(who: str, name: str, given: Any) -> tuple[int, ...]:
+def padding(who: str, name: str, value: Any) -> tuple[int, ...]:
     """Check padding as torchvision takes it; return (left, top, right, bottom)."""
-    values = tuple(given) if isinstance(given, Sequence) else (given,)
-    if len(values) not in (1, 2, 4) or not all(
-        isinstance(value, kinds.Integral) and int(value) >= 0 for value in values
-    ):
-        raise UsageError(
-            f"{who}: {name} {given!r} is not 1, 2 or 4 ints of 0 or more.",
-            "Give for example padding=4.",
-        )
+    values = as_values(value)
+    whole_ones = all(isinstance(one, kinds.Integral) and int(one) >= 0 for one in values)
+    if len(values) not in (1, 2, 4) or not whole_ones:
+        wanted = "1, 2 or 4 ints of 0 or more"
+        raise _wrong(who, name, value, wanted, "Give for example padding=4.")
     return tuple(map(int, values)) * (4 // len(values))
 
 
@@ -196,49 +190,45 @@ def choice(who: str, name: str, value: Any, known: Sequence[str]) -> str:
     """Check one of several names, or an Enum of one."""
     value = getattr(value, "value", value)
     if value not in known:
-        raise UsageError(
-            f"{who}: {name} {value!r} is not known.", f"Give one of {', '.join(known)}."
-        )
+        raise _wrong(who, name, value, "known", f"Give one of {', '.join(known)}.")
     return str(value)
 
 
 def switch(who: str, name: str, value: Any) -> bool:
     """Check True or False."""
     if value not in (True, False):
-        raise UsageError(f"{who}: {name} {value!r} is not True or False.", f"Leave {name} out.")
+        raise _wrong(who, name, value, "True or False", f"Leave {name} out.")
     return value  # type: ignore[no-any-return]
 
 
-def interpolation(who: str, name: str, given: Any, known: Sequence[str] = FILTERS) -> str:
+def interpolation(who: str, name: str, value: Any, known: Sequence[str] = FILTERS) -> str:
     """Check an interpolation that torchvision takes; return its name.
 
     On PIL images, torchvision's two nearest ones are the same.
     """
-    mode = given
-    if isinstance(given, int) and not isinstance(given, bool):
-        mode = PILLOW_FILTERS.get(int(given))
+    mode = value
+    if isinstance(value, int) and not isinstance(value, bool):
+        mode = PILLOW_FILTERS.get(int(value))
     mode = getattr(mode, "value", mode)
     mode = "nearest" if mode == "nearest-exact" else mode
     if mode not in known:
-        raise UsageError(
-            f"{who}: {name} {given!r} is not one that the core has.",
-            f"Give one of {', '.join(known)}, or torchvision's InterpolationMode of that name.",
-        )
+        hint = f"Give one of {', '.join(known)}, or torchvision's InterpolationMode of that name."
+        raise _wrong(who, name, value, "one that the core has", hint)
     return str(mode)
 
 
-def interpolations(who: str, name: str, given: Any) -> str | tuple[str, ...]:
+def interpolations(who: str, name: str, value: Any) -> str | tuple[str, ...]:
     """Check one filter of a resize, or several."""
-    several = given if isinstance(given, (list, tuple)) and given else (given,)
+    several = value if isinstance(value, (list, tuple)) and value else (value,)
     names = tuple(interpolation(who, name, one) for one in several)
     return names if len(names) > 1 else names[0]
 
 
-def transforms(who: str, name: str, given: Any) -> tuple[Callable[[Any], Any], ...]:
+def transforms(who: str, name: str, value: Any) -> tuple[Callable[[Any], Any], ...]:
     """Check a list of transforms, at least one."""
-    parts = tuple(given) if isinstance(given, Iterable) else None
+    parts = tuple(value) if isinstance(value, Iterable) else None
     if not parts:
-        what = "no transforms" if parts == () else f"{given!r} is not a list of transforms"
+        what = "no transforms" if parts == () else f"{value!r} is not a list of transforms"
         raise UsageError(
             f"{who}: {what}.",
             f"Give for example {who}([RandomResizedCrop(224), RandomHorizontalFlip()]).",
@@ -247,10 +237,10 @@ def transforms(who: str, name: str, given: Any) -> tuple[Callable[[Any], Any], .
 
 
 def callables(
-    who: str, given: Sequence[Any], *, classes: bool = False
+    who: str, parts: Sequence[Any], *, classes: bool = False
 ) -> tuple[Callable[[Any], Any], ...]:
     """Check that all can be called, and that none is a class without its parentheses."""
-    for at, transform in enumerate(given):
+    for at, transform in enumerate(parts):
         if not classes:
             require_objects(f"{who}: transform {at}", transform)
         if not callable(transform) and not hasattr(transform, "emit"):  # a step that was read
@@ -258,7 +248,7 @@ def callables(
                 f"{who}: transform {at}, {transform!r}, cannot be called.",
                 "Give transforms, not their results or names.",
             )
-    return tuple(given)
+    return tuple(parts)
 
 
 def require_objects(name: str, transform: Any) -> None:

@@ -1,15 +1,8 @@
 """Compiling a pipeline to programs for the native core, and a tail of calls.
 
-``compile_recipe`` reads a pipeline (ours, torchvision's, or both) once and makes a `Recipe` of it:
-a `Program` for the core (geometry and an output format), one a view where the pipeline has `Views`,
-and a tail of callables that the core cannot do. Where that is impossible it returns a `Refusal`,
-whose reason is for the user.
-
-    recipe = compile_recipe(transform)
-    for number, program in enumerate(recipe.programs):
-        cuts = program.draw(widths, heights, sample_keys(key, indices, number))
-        # ... the core decodes to program.output
-    # ... recipe.tail is called for each sample
+`compile_recipe` reads a pipeline of any library's transforms once and makes a `Recipe` of it: a
+`Program` for the core, one a view where the pipeline has `Views`, and a tail of callables that the
+core cannot do. Where that is impossible it returns a `Refusal`, whose reason is for the user.
 
 Whether steps can be composed depends on their arguments alone, so it is decided once, here;
 the core then composes without asking (`fastdata.transforms.geometry`).
@@ -21,17 +14,14 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
 from types import FunctionType
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from fastdata import _native
 from fastdata.errors import UsageError
 from fastdata.plan.draws import sample_keys
-from fastdata.text import human_count, human_size
+from fastdata.text import human_size
 from fastdata.transforms import (
     functions,
     geometry,
@@ -43,29 +33,26 @@ from fastdata.transforms import (
 )
 from fastdata.transforms.base import misplaced, read
 from fastdata.transforms.checks import require_objects
-from fastdata.transforms.forms import Form, Stack, in_form, leaves
-from fastdata.transforms.geometry import Cuts
+from fastdata.transforms.forms import Form, Stack
 from fastdata.transforms.identity import (
     composed,
     derived,
     fresh_look,
     is_ours,
     name_in,
-    name_of,
     offers,
     override,
 )
-from fastdata.transforms.joint import Joint, Moved
+from fastdata.transforms.joint import Joint
 from fastdata.transforms.outcomes import (
     NOT_KNOWN,
     Declined,
     Libraries,
-    Output,
     Refusal,
     Translation,
+    Translator,
     Unknown,
     as_tuple,
-    tensor_image,
 )
 from fastdata.transforms.output import Normalize
 from fastdata.transforms.reading import (
@@ -79,207 +66,49 @@ from fastdata.transforms.reading import (
     title_of,
     views_of,
 )
+from fastdata.transforms.recipe import Program, Recipe
 from fastdata.transforms.schedule import Varying
 from fastdata.transforms.scripts import imports_of, line_for
-from fastdata.transforms.tree import native_program
 
 #: Returns widths and heights of some images, int32, (N,); () if none are known.
 GetSizes: TypeAlias = "Callable[[], tuple[Any, Any] | tuple[()]]"
 
-
-@dataclass(frozen=True)
-class Program:
-    """The core's part of a pipeline, for one view of a sample.
-
-    ``size`` is (width, height) of every output; (0, 0): they may differ. ``filter`` is
-    ``bilinear``, ``nearest``, ``bicubic`` or ``lanczos``; where one is drawn for each image, the
-    first of them. ``steps`` are the geometry, ``pixels`` all after it. ``fill``, R, G, B from 0 to
-    255, and ``mask_fill`` are for what lies outside the image.
-    """
-
-    size: tuple[int, int]
-    filter: str
-    output: Output
-    steps: tuple[Step, ...]
-    pixels: tuple[Step, ...] = ()
-    fill: tuple[int, int, int] = (0, 0, 0)
-    mask_fill: int = 0
-
-    def draw(self, widths: Any, heights: Any, keys: npt.NDArray[np.uint64]) -> Cuts:
-        """Draw and compose the geometry of a batch, as `fastdata.transforms.geometry.draw`."""
-        return geometry.draw(self.steps, widths, heights, keys)
-
-    def too_small(self, cuts: Cuts) -> dict[int, str]:
-        """Describe the images that are too small for a crop that may not pad, by their row."""
-        return geometry.too_small(self.steps, cuts)
-
-    @property
-    def one_size(self) -> bool:
-        """Whether all outputs have one size."""
-        return self.size != (0, 0)
-
-    def sizes(self, cuts: Cuts) -> npt.NDArray[np.int32]:
-        """Return the (width, height) of each output, int32, (N, 2), for rows of :meth:`draw`.
-
-        An image that its crops or augmentations cannot be done to has a size of 1 x 1.
-        """
-        sizes: npt.NDArray[np.int32] = cuts["canvas"]
-        if self.changes_canvas:
-            sizes = native_program(self.pixels).sizes(cuts)
-        sizes = np.maximum(sizes, 1)
-        sizes[cuts["too_small"] > 0] = 1
-        return sizes
-
-    def move(self, targets: _native.Targets, keys: npt.NDArray[np.uint64]) -> tuple[Cuts, Moved]:
-        """Draw as :meth:`draw`, and move boxes and points with the images."""
-        cuts = targets.cut(geometry.compiled(self.steps), keys)
-        return cuts, Moved(*targets.after(keys, native_program(self.pixels)))
-
-    def batch_options(self) -> dict[str, Any]:
-        """Return keyword arguments of `_native.Rendering`, for ``cuts`` of :meth:`draw`."""
-        return {
-            "dtype": self.output.dtype,
-            "mean": self.output.mean,
-            "std": self.output.std,
-            "program": native_program(self.pixels) if self.changes_canvas else None,
-            "fill": self.fill,
-        }
-
-    @property
-    def changes_canvas(self) -> bool:
-        """Whether the pixel program does anything to the image."""
-        return any(not step.of_targets for step in self.pixels)
-
-    @property
-    def erases(self) -> bool:
-        """Whether it erases rectangles of the normalised output."""
-        return any(step.erases for step in self.pixels)
-
-    def describe(self) -> str:
-        """Describe the program in one line."""
-        kind = "PIL images" if self.output.as_pil else self.output.dtype
-        if self.output.channels == 1:
-            kind = f"{kind} of one channel"
-        normalised = " normalised" if self.output.mean is not None else ""
-        steps = [step.words for step in (*self.steps, *self.pixels)]
-        # Erasing comes last, whatever it was converted from.
-        at = len(steps) - sum(step.erases for step in self.pixels)
-        return ", ".join([*steps[:at], kind + normalised, *steps[at:]])
+#: Translators of images alone; only torchvision's transforms take targets, too.
+_OF_IMAGES: tuple[Translator, ...] = (
+    *(timm.TABLE.translate, open_clip.translate, lightly.TABLE.translate),
+    *(transformers.translate, functions.translate),
+)
+_ALBUMENTATIONS = Declined(
+    "it takes arrays by name, and a dataset hands over an image",
+    "call it in a function, as lambda image: transform(image=numpy.array(image))['image']",
+)
+#: Packages whose classes users cannot extend by a method.
+_PACKAGES = {
+    *("PIL", "albumentations", "builtins", "fastdata", "functools", "lightly", "numpy"),
+    *("open_clip", "timm", "torch", "torchvision", "transformers"),
+}
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """A compiled pipeline, made by :func:`compile_recipe`.
-
-    Attributes:
-        programs: One for each view of a sample; one alone unless the pipeline has `Views`; none
-            where no image is asked for.
-        tail: Functions to call for each sample, in order, with its tensor or with its `Views`.
-        calls: Functions to call for each sample and view, in order, before `tail`.
-        form: As `Views` have it; None where there are no Views.
-        unknown: The steps that the core cannot do; `calls` and `tail` hold what follows them, too.
-        joint: Of a sample with targets, as they are before `tail`, whose functions take all of it.
-        parts: Of several datasets' images, the recipe of each; (): this one is for all.
-    """
-
-    programs: tuple[Program, ...]
-    tail: tuple[Callable[[Any], Any], ...] = ()
-    unknown: tuple[Unknown, ...] = ()
-    form: Form | None = None
-    calls: tuple[tuple[Callable[[Any], Any], ...], ...] = ()
-    joint: Joint | None = None
-    parts: tuple[Recipe, ...] = ()
-
-    def stacks_with(self, other: Recipe) -> bool:
-        """Return whether a batch may have images of both: of one size, type and form."""
-        ends = [(one.form, one.tail, one.calls, len(one.programs)) for one in (self, other)]
-        if (
-            any(one.unknown or one.joint or one.parts for one in (self, other))
-            or ends[0] != ends[1]
-        ):
-            return False
-        return all(
-            mine.one_size
-            and mine.size == theirs.size
-            and mine.output._replace(mean=None, std=None)
-            == theirs.output._replace(mean=None, std=None)
-            for mine, theirs in zip(self.programs, other.programs, strict=True)
-        )
-
-    def image(self, views: list[Any], batched: bool = False) -> Any:
-        """Return the one view of a sample, or of a batch; or several views in their form."""
-        return views[0] if self.form is None else in_form(views, self.form, batched)
-
-    def finish(self, views: Sequence[Any]) -> Any:
-        """Call the functions of one sample that the core does not do; return the result."""
-        made = list(views)
-        for number, calls in enumerate(self.calls):
-            for call in calls:
-                made[number] = call(made[number])
-        image = self.image(made)
-        for call in self.tail:
-            image = call(image)
-        return image
-
-    def finish_joint(self, sample: Any) -> Any:
-        """Call the functions of one sample with targets that the core does not do."""
-        for call in self.tail:
-            sample = call(*sample) if isinstance(sample, tuple) else call(sample)
-        return sample
-
-    def describe(self) -> str:
-        """Describe the pipeline in one line."""
-        if not self.programs:
-            return "no image is asked for"
-        if self.parts:
-            return "; or ".join(dict.fromkeys(part.describe() for part in self.parts))
-        views = [program.describe() for program in self.programs]
-        alike = [(view, len(list(same))) for view, same in groupby(views)]
-        line = " | ".join(view if number == 1 else f"{number} of {view}" for view, number in alike)
-        if self.form is not None:
-            named = self.form.items() if isinstance(self.form, dict) else ()
-            counts = [(name, len(list(leaves(which)))) for name, which in named]
-            names = ", ".join(f"{number} {name}" for name, number in counts if number)
-            head = f"{human_count(len(views), 'view')}{f' ({names})' if names else ''}"
-            line = f"{head} of: {views[0]}" if len(alike) == 1 else f"{head}: {line}"
-        calls = [
-            call
-            for several in (*self.calls, self.tail)
-            for call in several
-            if call is not tensor_image()
-        ]
-        if calls:
-            line += "; then, one sample at a time, " + ", ".join(map(name_of, calls))
-        return line
-
-    def __str__(self) -> str:
-        return self.describe()
-
-
-#: Recipe of samples whose image is not asked for.
-NO_IMAGE = Recipe(())
-
-
-@dataclass(frozen=True)
-class _Libraries(Libraries):
-    """Transforms of other libraries, with targets (``joint``); see `reading.Libraries`."""
+class _AllLibraries(Libraries):
+    """Transforms of all libraries that fastdata knows; ``joint`` ones take targets, too."""
 
     joint: bool = False
 
     def parts(self, transform: Any) -> Sequence[Any] | None:
         if isinstance(transform, Varying):
             raise UsageError(
-                f"a {type(transform).__name__} stands in another transform, where no loader names "
+                f"a {type(transform).__name__} is inside another transform, where no loader names "
                 f"its {transform.goes_by}",
                 "Give it to the dataset itself, and make the others part of what it makes.",
             )
-        found = composed(transform)
-        # That of v2 calls its function with each view by itself.
+        # v2's Lambda calls its function with each view by itself.
         if name_in(transform, "torchvision.transforms") == "Lambda" and offers(transform.lambd):
-            found = (transform.lambd,)
-        if found is None:
-            found = lightly.parts(transform)
-        return super().parts(transform) if found is None else found
+            return (transform.lambd,)
+        for parts_of in (composed, lightly.parts, super().parts):
+            if (parts := parts_of(transform)) is not None:
+                return parts
+        return None
 
     def views(self, transform: Any) -> Several | None:
         return torchvision.views(transform) or lightly.views(transform)
@@ -289,15 +118,15 @@ class _Libraries(Libraries):
             return Declined(reason)
         if type(transform).__module__.startswith("albumentations."):
             return _ALBUMENTATIONS
-        found = _translated(transform, kind, dtype, (*self._others, torchvision.translate))
-        if found is None and (reason := derived(transform)):
+        translation = self._of_images(transform, kind, dtype)
+        if translation is None:
+            translation = _first((torchvision.translate,), transform, kind, dtype)
+        if translation is None and (reason := derived(transform)):
             return Declined(f"{NOT_KNOWN.reason}: {reason}", known=False)
-        return NOT_KNOWN if found is None else found
+        return NOT_KNOWN if translation is None else translation
 
-    @property
-    def _others(self) -> Sequence[_Translator]:
-        # Those of other libraries take images alone.
-        return () if self.joint else _OTHERS
+    def _of_images(self, transform: Any, kind: str, dtype: str) -> Translation | None:
+        return None if self.joint else _first(_OF_IMAGES, transform, kind, dtype)
 
     def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
         if isinstance(form, Stack) and isinstance(
@@ -309,50 +138,34 @@ class _Libraries(Libraries):
 
     def knows(self, transform: Any) -> bool:
         """Return whether fastdata can translate a transform of this type."""
-        found = _translated(transform, "pil", "uint8", self._others)
-        known = found is not None and not (isinstance(found, Declined) and not found.known)
-        return known or offers(transform) or torchvision.is_known(transform)
+        translation = self._of_images(transform, "pil", "uint8")
+        if translation is not None and getattr(translation, "known", True):
+            return True
+        return offers(transform) or torchvision.is_known(transform)
 
 
-_Translator: TypeAlias = "Callable[[Any, str, str], Translation | None]"
-_OTHERS: tuple[_Translator, ...] = (
-    *(timm.translate, open_clip.translate, lightly.translate),
-    *(transformers.translate, functions.translate),
-)
-_ALBUMENTATIONS = Declined(
-    "it takes arrays by name, and a dataset hands over an image",
-    "call it in a function, as lambda image: transform(image=numpy.array(image))['image']",
-)
-
-
-def _translated(
-    transform: Any, kind: str, dtype: str, translators: Sequence[_Translator]
+def _first(
+    translators: Sequence[Translator], transform: Any, kind: str, dtype: str
 ) -> Translation | None:
     """Return the first translation of a transform; None if no library has it."""
     try:
         for translate in translators:
-            if (found := translate(transform, kind, dtype)) is not None:
-                return found
+            if (translation := translate(transform, kind, dtype)) is not None:
+                return translation
     except (AttributeError, KeyError, TypeError, UsageError, ValueError) as error:
         # Another version's, or arguments that make no sense: the library says so when called.
         return Declined(f"its arguments are not known: {getattr(error, 'what', error)}")
     return None
 
 
-LIBRARIES = _Libraries()
-#: Packages whose classes users cannot extend by a method.
-_LIBRARIES = {
-    *("PIL", "albumentations", "builtins", "fastdata", "functools", "lightly", "numpy"),
-    *("open_clip", "timm", "torch", "torchvision", "transformers"),
-}
+_LIBRARIES = {joint: _AllLibraries(joint) for joint in (False, True)}
 
 
 def read_pipeline(
     transform: Any, size: tuple[int, int] | None = None, joint: Joint | None = None
 ) -> tuple[list[Reading], list[Callable[[Any], Any]], Form | None]:
     """Read a pipeline of any library's transforms, as `fastdata.transforms.base.read`."""
-    libraries = LIBRARIES if joint is None else _Libraries(joint=True)
-    return read(transform, size, libraries, joint)
+    return read(transform, size, _LIBRARIES[joint is not None], joint)
 
 
 def compile_recipe(
@@ -361,14 +174,18 @@ def compile_recipe(
     joint: Joint | None = None,
     sizes: GetSizes | None = None,
 ) -> Recipe | Refusal:
-    """Compile a pipeline; or say why it cannot be.
+    """Compile a pipeline, or say why it cannot be compiled.
 
-    That is if the images do not come to one size, or a transform that the core does not know comes
-    before they do. The pipeline is one of `fastdata.transforms`; a torchvision transform, v1 or v2;
-    a Compose of either, a ``torch.nn.Sequential``, a list or a tuple of them and of any callables;
-    a Schedule or BySize, which serves as the one of now; or None. ``size`` is (width, height) of
-    every image, None: they may differ. ``joint`` is a sample's with targets, which the transform is
-    called with. ``sizes`` returns the sizes of some images, for advice.
+    It cannot if images do not come to one size, or if a transform that the core does not know comes
+    before they do.
+
+    Args:
+        transform: One of `fastdata.transforms`; a torchvision transform, v1 or v2; a Compose of
+            either, a ``torch.nn.Sequential``, a list or a tuple of them and of any callables; a
+            Schedule or BySize, for its present transform; or None.
+        size: (width, height) of every image, None: they may differ.
+        joint: Form of a sample with targets, which the transform is called with.
+        sizes: Returns the sizes of some images, for advice.
     """
     if transform is None:
         differ, crops = _advised((), "", sizes)
@@ -378,17 +195,24 @@ def compile_recipe(
         transform = transform.current
     require_objects("the transform", transform)
     with fresh_look():
-        return _compile(transform, size, joint, sizes)
+        views, tail, form = read_pipeline(transform, size, joint)
+        if (refusal := _impossible(transform, views, tail, sizes)) is not None:
+            return refusal
+        unsized = next((at for at, view in enumerate(views) if view.fixed is None), None)
+        if unsized is not None:
+            where = f"View {unsized}: " if form is not None else ""
+            view = views[unsized]
+            refusal = Refusal(where + _refusal(view, sizes), unknown_steps(view))
+            if tail or any(view.tail for view in views):
+                return refusal
+        recipe = _recipe(views, tail, form)
+        return recipe if refusal is None else refusal._replace(unequal=recipe)
 
 
-def _compile(
-    transform: Any,
-    size: tuple[int, int] | None,
-    joint: Joint | None,
-    sizes: GetSizes | None,
-) -> Recipe | Refusal:
-    views, tail, form = read_pipeline(transform, size, joint)
-    several = form is not None
+def _impossible(
+    transform: Any, views: list[Reading], tail: Sequence[Any], sizes: GetSizes | None
+) -> Refusal | None:
+    """Return the refusal of a pipeline that fails, or whose steps are in wrong places."""
     if reason := misplaced(views, tail):
         first = next((view for view in views if view.misplaced is not None), None)
         if first is not None and first.fixed is None and first.misplaced is not first.tail[0]:
@@ -396,34 +220,40 @@ def _compile(
         # Ours ask the same when they are called; torchvision's Compose calls them one by one, which
         # works with an image alone.
         fails = is_ours(transform) or any(view.fails for view in views)
-        fails = fails or (joint is not None and any(is_ours(view.misplaced) for view in views))
+        fails = fails or any(view.joint and is_ours(view.misplaced) for view in views)
         return Refusal(reason, unknown_steps(views[0]), impossible=fails)
     if failing := next((view for view in views if view.fails), None):
         return Refusal(_refusal(failing, sizes), unknown_steps(failing), impossible=True)
-    programs = []
-    refusal = None
-    for number, view in enumerate(views):
-        if view.fixed is None and refusal is None:
-            where = f"View {number}: " if several else ""
-            refusal = Refusal(where + _refusal(view, sizes), unknown_steps(view))
-        steps, pixels = tuple(view.steps), (*view.pixels, *view.erasures)
-        filtered = view.filter or "bilinear"
-        about = view.fixed or (0, 0), filtered, view.output()
-        fill, mask_fill = view.fills or ((0, 0, 0), 0)
-        programs.append(Program(*about, steps, pixels, fill, mask_fill))
-    if refusal is not None and (tail or any(view.tail for view in views)):
-        return refusal
-    if several:
-        unknown = [one for view in views for one in unknown_steps(view)]
-        unknown += [_unknown(call) for call in tail]
-        calls = tuple(view.tail_calls() for view in views) if any(v.tail for v in views) else ()
-        recipe = Recipe(tuple(programs), tuple(tail), tuple(dict.fromkeys(unknown)), form, calls)
-    else:
-        calls_of, whole = view.tail_calls(), view.joint
-        if whole is not None:
-            calls_of, whole = tuple(view.tail), replace(whole, as_image=view.kind == "image")
-        recipe = Recipe(tuple(programs), calls_of, unknown_steps(view), joint=whole)
-    return recipe if refusal is None else refusal._replace(unequal=recipe)
+    return None
+
+
+def _recipe(views: list[Reading], tail: Sequence[Any], form: Form | None) -> Recipe:
+    """Return the recipe of a pipeline as it was read."""
+    programs = tuple(map(_program, views))
+    if form is None:
+        view = views[0]
+        if view.joint is None:
+            return Recipe(programs, view.tail_calls(), unknown_steps(view))
+        whole = replace(view.joint, as_image=view.kind == "image")
+        return Recipe(programs, view.tail, unknown_steps(view), joint=whole)
+    unknown = [one for view in views for one in unknown_steps(view)]
+    unknown += map(_unknown, tail)
+    calls = tuple(view.tail_calls() for view in views) if any(v.tail for v in views) else ()
+    return Recipe(programs, tuple(tail), tuple(dict.fromkeys(unknown)), form, calls)
+
+
+def _program(view: Reading) -> Program:
+    """Return the core's part of a view."""
+    fill, mask_fill = view.fills or ((0, 0, 0), 0)
+    return Program(
+        view.fixed or (0, 0),
+        view.filter or "bilinear",
+        view.output(),
+        view.steps,
+        (*view.pixels, *view.erasures),
+        fill,
+        mask_fill,
+    )
 
 
 def first_of_ours(transform: Any) -> Step | None:
@@ -440,28 +270,29 @@ def movements(transform: Any) -> list[tuple[str, bool | None]]:
     if isinstance(transform, Varying):
         transform = transform.current if transform.is_chosen else ()
     with fresh_look():
-        items = plain(flat(transform, True, LIBRARIES))
+        items = plain(flat(transform, True, _LIBRARIES[False]))
         steps = [one for one, _ in items if one is not RETURNED]
         return [(title_of(one), _moves(one)) for one in steps]
 
 
 def _moves(transform: Any) -> bool | None:
     """Return whether a step, or any that it holds, moves pixels; None: that is not known."""
-    found = transform if is_ours(transform) else views_of(transform, LIBRARIES)
-    if found is None:
+    libraries = _LIBRARIES[False]
+    translation = transform if is_ours(transform) else views_of(transform, libraries)
+    if translation is None:
         for kind, dtype in (("pil", "uint8"), ("image", "uint8"), ("image", "float32")):
-            found = LIBRARIES.translate(transform, kind, dtype)
-            if not isinstance(found, Declined):
+            translation = libraries.translate(transform, kind, dtype)
+            if not isinstance(translation, Declined):
                 break
-    if isinstance(found, Declined):
-        return found.moves
-    several: list[bool | None] = []
-    for step in as_tuple(found):
+    if isinstance(translation, Declined):
+        return translation.moves
+    moves: list[bool | None] = []
+    for step in as_tuple(translation):
         if isinstance(step, (Holder, Several)):
-            several += [moves for part in step.transforms for _, moves in movements(part)]
+            moves += [one for part in step.transforms for _, one in movements(part)]
         elif isinstance(step, Step):
-            several.append(step.moves_pixels)
-    return True if True in several else None if None in several else False
+            moves.append(step.moves_pixels)
+    return True if True in moves else None if None in moves else False
 
 
 # --- advice ------------------------------------------------------------------------------------
@@ -527,10 +358,9 @@ def unknown_steps(view: Reading) -> tuple[Unknown, ...]:
     """Return the steps that the core cannot do: the first of the tail, and unknown ones."""
     tensors = view.kind in ("tensor", "image")
     steps, joint = len(view.tail) * tensors, view.joint is not None
-    found = [_unknown(call, view.why, steps, joint) for call in view.tail[:1]]
-    libraries = LIBRARIES if view.joint is None else _Libraries(joint=True)
-    found += [_unknown(call, joint=joint) for call in view.tail[1:] if not libraries.knows(call)]
-    return tuple(found)
+    first = [_unknown(call, view.why, steps, joint) for call in view.tail[:1]]
+    rest = [call for call in view.tail[1:] if not _LIBRARIES[joint].knows(call)]
+    return (*first, *(_unknown(call, joint=joint) for call in rest))
 
 
 def _unknown(
@@ -542,8 +372,8 @@ def _unknown(
     takes samples with targets.
     """
     if why is None:
-        found = LIBRARIES.translate(transform, "pil", "uint8")
-        why = found if isinstance(found, Declined) and not found.known else NOT_KNOWN
+        translation = _LIBRARIES[False].translate(transform, "pil", "uint8")
+        why = NOT_KNOWN if getattr(translation, "known", True) else translation
     advice = f"{why.advice[:1].upper()}{why.advice[1:]}." if why.advice else ""
     name = title_of(transform)
     unknown = transform if why.culprit is None else why.culprit
@@ -609,4 +439,4 @@ def _own_name(transform: Any) -> str:
 
 def _is_librarys(thing: Any) -> bool:
     # Code that exec runs may have no module.
-    return str(thing.__module__).partition(".")[0] in _LIBRARIES
+    return str(thing.__module__).partition(".")[0] in _PACKAGES

@@ -12,16 +12,10 @@ from typing import Any
 from fastdata.transforms.colours import PillowBlur, RandomSolarize
 from fastdata.transforms.identity import is_code, name_in, override
 from fastdata.transforms.nodes import Apply, Arranged, Operation
-from fastdata.transforms.outcomes import Conversion, Translation, on_pil
+from fastdata.transforms.outcomes import Conversion, Translation, Translator, Translators, on_pil
 from fastdata.transforms.reading import Several
 
 _PACKAGE = "lightly.transforms"
-
-
-def translate(transform: Any, kind: str, dtype: str) -> Translation | None:
-    """Translate one of lightly's, as `Libraries.translate`; None for anything else."""
-    translator = _TRANSLATORS.get(name_in(transform, _PACKAGE))
-    return translator(transform, kind, dtype) if translator else None
 
 
 def parts(transform: Any) -> tuple[Any, ...] | None:
@@ -54,7 +48,7 @@ def _rotation(transform: Any) -> Translation:
     return Apply((rotation,), transform.prob)
 
 
-def _by_chance(make: Callable[[Any], Translation]) -> Callable[[Any, str, str], Translation]:
+def _by_chance(make: Callable[[Any], Translation]) -> Translator:
     """Return a translator of lightly's transforms; with probability 0, they do nothing."""
     on_images = on_pil(make)
 
@@ -64,8 +58,11 @@ def _by_chance(make: Callable[[Any], Translation]) -> Callable[[Any, str, str], 
     return translator
 
 
-_TRANSLATORS: dict[str, Callable[[Any, str, str], Translation]] = {
-    "GaussianBlur": _by_chance(lambda one: PillowBlur(tuple(one.sigmas), one.prob)),
-    "RandomRotate": _by_chance(_rotation),
-    "RandomSolarization": _by_chance(lambda one: RandomSolarize(one.threshold, one.prob)),
-}
+TABLE = Translators(
+    (_PACKAGE,),
+    {
+        "GaussianBlur": _by_chance(lambda one: PillowBlur(tuple(one.sigmas), one.prob)),
+        "RandomRotate": _by_chance(_rotation),
+        "RandomSolarization": _by_chance(lambda one: RandomSolarize(one.threshold, one.prob)),
+    },
+)

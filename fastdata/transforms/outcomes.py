@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from fastdata.transforms.forms import Form
+from fastdata.transforms.identity import name_in
 
 #: One value a channel.
 Values: TypeAlias = tuple[float, ...]
@@ -80,6 +81,25 @@ class Conversion:
 Translation: TypeAlias = "Any"
 
 
+#: Translates a transform whose argument is of a kind, as in `Reading`, and dtype.
+Translator: TypeAlias = Callable[[Any, str, str], Translation]
+
+
+class Translators(NamedTuple):
+    """Translators of a library's classes, by name: the classes are known by their exact type.
+
+    A `Declined` in the place of a translator says why the core leaves a class to the library.
+    """
+
+    modules: tuple[str, ...]
+    by_name: Mapping[str, Translator | Declined]
+
+    def translate(self, transform: Any, kind: str, dtype: str) -> Translation | None:
+        """Translate a transform of the library; None for anything else."""
+        entry = self.by_name.get(name_in(transform, *self.modules))
+        return entry(transform, kind, dtype) if callable(entry) else entry
+
+
 def as_tuple(translation: Translation) -> tuple[Any, ...]:
     """Return the parts of a translation."""
     return translation if isinstance(translation, tuple) else (translation,)
@@ -127,7 +147,7 @@ def to_tensor(transform: Any, kind: str, dtype: str) -> Conversion | Declined:
     return Conversion() if kind in ("tensor", "image") else default_floats()
 
 
-def on_pil(make: Callable[[Any], Translation]) -> Callable[[Any, str, str], Translation]:
+def on_pil(make: Callable[[Any], Translation]) -> Translator:
     """Return a translator that declines tensors: the arithmetic is known for PIL images only."""
 
     def translator(transform: Any, kind: str, dtype: str) -> Translation:

@@ -264,9 +264,7 @@ class Several(Step):
 
 @dataclass(frozen=True)
 class Reading:
-    """Steps, output and tail of a sequence of transforms, as far as it was read.
-
-    Each step returns the reading after it, and leaves this one as it is.
+    """Steps, output and tail of a sequence of transforms; never changes: steps return the next.
 
     Attributes:
         libraries: Transforms of other libraries.
@@ -325,27 +323,13 @@ class Reading:
     @property
     def masks(self) -> list[Target]:
         """The masks that follow the image."""
-        joint = self.joint
-        names = joint.names("mask", "outlines") if joint is not None else ()
-        return [joint.targets[name] for name in names]  # type: ignore[union-attr]
+        targets = self.joint.targets.values() if self.joint is not None else ()
+        return [one for one in targets if one.kind in ("mask", "outlines")]
 
     @property
     def has_tensor(self) -> bool:
         """Whether another library's transform would get a tensor, or an array."""
         return self.kind not in ("pil", "own")
-
-    def misplacement(self) -> str:
-        """Say which fastdata step is in a wrong place, and why; "" if none is."""
-        step = self.misplaced
-        if step is None or self.why is None:
-            return ""
-        if step is self.tail[0]:
-            return f"{step.title} cannot be done here: {self.why}."
-        unknown = title_of(self.tail[0])
-        return (
-            f"{step.title} comes after {unknown}, which the core cannot do: {self.why}. Put it "
-            "before."
-        )
 
     def output(self) -> Output:
         """Return the format before the tail."""
@@ -356,12 +340,9 @@ class Reading:
 
     def tail_calls(self) -> tuple[Callable[[Any], Any], ...]:
         """Return the functions to call after the core."""
-        if self.tail and self.kind == "image":
-            # torchvision's transforms may tell its image tensors from others.
-            return (tensor_image(), *self.tail)
-        if self.tail and self.kind == "array":
-            return (np.asarray, *self.tail)
-        return self.tail
+        # torchvision's transforms may tell its image tensors from others.
+        first = {"image": tensor_image(), "array": np.asarray}.get(self.kind)
+        return (first, *self.tail) if self.tail and first is not None else self.tail
 
     # --- one transform after the other ---------------------------------------------------------
 
@@ -457,10 +438,9 @@ class Reading:
         """Return the reading with a step in the geometry, or else in the pixel program."""
         if self.erasures:
             return Declined("it comes after RandomErasing")
-        if self.joint is not None and self.joint.still:
-            return Declined("targets are plain tensors here, which it leaves as they are")
-        if self.joint is not None and self.joint.settled:
-            return Declined(CONVERTED)
+        if self.joint is not None and (self.joint.still or self.joint.settled):
+            plain_targets = "targets are plain tensors here, which it leaves as they are"
+            return Declined(plain_targets if self.joint.still else CONVERTED)
         if (reason := step.unfit(self)) is not None:
             return reason
         if not self.pixels and step.is_geometry and (cut := step.cut(self)) is not None:
@@ -537,11 +517,11 @@ class Reading:
                 return self._part(instead)
         if (parts := self.libraries.parts(part)) is not None:
             return self._resolved(Chain(tuple(parts)))
-        if isinstance(part, Step):
-            if self.has_tensor:
-                return HAS_TENSOR
-            return self._inside(part) if is_ours(part) else NOT_KNOWN
-        translation = self.libraries.translate(part, self.kind, self.dtype)
+        if isinstance(part, Step) and (self.has_tensor or not is_ours(part)):
+            return HAS_TENSOR if self.has_tensor else NOT_KNOWN
+        translation: Any = part
+        if not isinstance(part, Step):
+            translation = self.libraries.translate(part, self.kind, self.dtype)
         if isinstance(translation, Declined):
             return translation if translation.known else replace(translation, culprit=part)
         steps: list[Step] = []
@@ -550,16 +530,13 @@ class Reading:
                 if one.kind not in (None, self.kind) or one.dtype not in (None, self.dtype):
                     return Declined("it converts some of the images only")
                 continue
-            step = self._inside(one)
+            if one.of_targets:
+                return Declined("it is for targets, and is inside another transform")
+            step = self._resolved(one)
             if isinstance(step, Declined):
                 return step
             steps.append(step)
         return steps[0] if len(steps) == 1 else Chain(tuple(steps))
-
-    def _inside(self, step: Step) -> Step | Declined:
-        if step.of_targets:
-            return Declined("it is for targets, and is inside another transform")
-        return self._resolved(step)
 
 
 # --- items of a pipeline -----------------------------------------------------------------------
@@ -588,11 +565,8 @@ def flat(transform: Any, ours: bool, libraries: Libraries) -> Iterator[Item]:
         else:
             yield from items
         return
-    if isinstance(transform, Step):
-        composed = isinstance(transform, Chain) and is_ours(transform)
-        parts = transform.transforms if composed else None  # type: ignore[attr-defined]
-    else:
-        composed, parts = False, libraries.parts(transform)
+    composed = isinstance(transform, Chain) and is_ours(transform)
+    parts = transform.transforms if composed else libraries.parts(transform)
     if parts is None:
         yield transform, ours
         return

@@ -24,43 +24,18 @@ from fastdata.transforms.nodes import (
     Policy,
     SampledSteps,
 )
-from fastdata.transforms.outcomes import Conversion, Declined, Translation, on_pil, to_tensor
+from fastdata.transforms.outcomes import (
+    Conversion,
+    Declined,
+    Translation,
+    Translators,
+    on_pil,
+    to_tensor,
+)
 from fastdata.transforms.output import RandomErasing
 from fastdata.transforms.reading import Chain, Step
 from fastdata.transforms.resizes import RandomResizedCrop, ResizeKeepRatio, ResizeToSequence
 from fastdata.transforms.tree import BLENDED_SUM, BLENDS, HEIGHT, TO_ZERO, UP, WIDTH
-
-_MODULES = (
-    "timm.data.transforms",
-    "timm.data.auto_augment",
-    "timm.data.random_erasing",
-    "timm.data.naflex_transforms",
-    "timm.data.tf_preprocessing",
-)
-
-#: Why the core leaves some to timm.
-_DECLINED = {
-    "Patchify": Declined(
-        "it makes patches of an image",
-        "leave it out, and give the loader collate_fn=fastdata.collate.collate_patches(…)",
-    ),
-    "RandomPad": Declined("it makes images of different sizes", "use RandomCropOrPad"),
-    "TfPreprocessTransform": Declined("it is TensorFlow's", "leave out tf_preprocessing"),
-    "ToTensor": Declined("it makes floats from 0 to 255", "use MaybeToTensor"),
-    "TrimBorder": Declined("it trims a border of the image", "leave out crop_border_pixels"),
-}
-for _name in ("CenterCrop", "RandomCrop", "RandomResizedCrop", "ResizeKeepRatio"):
-    _DECLINED[f"{_name}ToSequence"] = Declined(
-        "it makes sequences of patches, of another length for each image"
-    )
-
-
-def translate(transform: Any, kind: str, dtype: str) -> Translation | None:
-    """Translate one of timm's transforms, as `Libraries.translate`; None for anything else."""
-    name = name_in(transform, *_MODULES)
-    if name in _TRANSLATORS:
-        return _TRANSLATORS[name](transform, kind, dtype)
-    return _DECLINED.get(name)
 
 
 def mixes_bytes(collate_fn: Any) -> bool:
@@ -340,18 +315,41 @@ def _aug_mix(transform: Any) -> Step:
     return Policy((mixed,), f"timm's AugMix ({width} chains of {len(transform.ops)} operations)")
 
 
-_TRANSLATORS: dict[str, Callable[[Any, str, str], Translation]] = {
-    "AugMixAugment": on_pil(_aug_mix),
-    "AugmentOp": on_pil(_one),
-    "AutoAugment": on_pil(_auto_augment),
-    "CenterCropOrPad": on_pil(_center_crop),
-    "MaybePILToTensor": _pil_to_tensor,
-    "MaybeToTensor": to_tensor,
-    "RandAugment": on_pil(_rand_augment),
-    "RandomCropOrPad": on_pil(_random_crop),
-    "RandomErasing": _erasing,
-    "RandomResizedCropAndInterpolation": on_pil(_resized_crop),
-    "ResizeKeepRatio": on_pil(_keep_ratio),
-    "ResizeToSequence": on_pil(_to_sequence),
-    "ToNumpy": _to_numpy,
-}
+_PATCHES = Declined("it makes sequences of patches, of another length for each image")
+
+TABLE = Translators(
+    (
+        "timm.data.transforms",
+        "timm.data.auto_augment",
+        "timm.data.random_erasing",
+        "timm.data.naflex_transforms",
+        "timm.data.tf_preprocessing",
+    ),
+    {
+        "AugMixAugment": on_pil(_aug_mix),
+        "AugmentOp": on_pil(_one),
+        "AutoAugment": on_pil(_auto_augment),
+        "CenterCropOrPad": on_pil(_center_crop),
+        "CenterCropToSequence": _PATCHES,
+        "MaybePILToTensor": _pil_to_tensor,
+        "MaybeToTensor": to_tensor,
+        "Patchify": Declined(
+            "it makes patches of an image",
+            "leave it out, and give the loader collate_fn=fastdata.collate.collate_patches(…)",
+        ),
+        "RandAugment": on_pil(_rand_augment),
+        "RandomCropOrPad": on_pil(_random_crop),
+        "RandomCropToSequence": _PATCHES,
+        "RandomErasing": _erasing,
+        "RandomPad": Declined("it makes images of different sizes", "use RandomCropOrPad"),
+        "RandomResizedCropAndInterpolation": on_pil(_resized_crop),
+        "RandomResizedCropToSequence": _PATCHES,
+        "ResizeKeepRatio": on_pil(_keep_ratio),
+        "ResizeKeepRatioToSequence": _PATCHES,
+        "ResizeToSequence": on_pil(_to_sequence),
+        "TfPreprocessTransform": Declined("it is TensorFlow's", "leave out tf_preprocessing"),
+        "ToNumpy": _to_numpy,
+        "ToTensor": Declined("it makes floats from 0 to 255", "use MaybeToTensor"),
+        "TrimBorder": Declined("it trims a border of the image", "leave out crop_border_pixels"),
+    },
+)

@@ -22,15 +22,15 @@ from fastdata.errors import LEAVE_OUT, FastdataError, SampleError, UsageError
 from fastdata.executors import result_of
 from fastdata.loading.fields.buffers import BatchMemory, BufferPool
 from fastdata.plan.draws import sample_keys
-from fastdata.storage.source import BlobColumn, Source
+from fastdata.storage.source import BlobColumn, Measured, Source
 from fastdata.transforms.geometry import SMALL_HINT, Cuts
 
 if TYPE_CHECKING:
     from fastdata.loading.fields.targets import TargetReader
     from fastdata.plan.schedule import Indices, Planned
     from fastdata.remote.prefetch import Fetch
-    from fastdata.transforms.compile import Program, Recipe
     from fastdata.transforms.joint import Moved
+    from fastdata.transforms.recipe import Program, Recipe
 
 
 _NOTHING = BlobColumn(_native.Extents([]))
@@ -239,7 +239,7 @@ class OneOfBatch(Alone):
         width, height = (np.array([side], np.int32) for side in (image.width, image.height))
         if width == gathered.widths[self._slot] and height == gathered.heights[self._slot]:
             return [view.cuts[one] for view in self._batch.views]
-        self._source.resized(planned.indices[one], width, height)
+        self._source.resized(planned.indices[one], Measured(width, height))
         before = None if planned.occurrences is None else planned.occurrences[one]
         cuts = []
         for number, program in enumerate(self._programs):

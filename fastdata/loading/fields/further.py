@@ -18,10 +18,10 @@ from fastdata.loading.fields.batch import Batch
 from fastdata.loading.fields.masks import MaskPipeline
 from fastdata.loading.fields.painted import OutlinePipeline
 from fastdata.remote.ranges import attach_fetched, raise_outage
-from fastdata.storage.columns import Column, join_columns, values_of, with_gaps
+from fastdata.storage.columns import join_columns, values_of, with_gaps
 from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.fields import BLOBS, IMAGE_AND_LABEL, LABEL, MASKS
-from fastdata.storage.source import Rows, Source
+from fastdata.storage.source import Column, Rows, Source
 
 if TYPE_CHECKING:
     from fastdata.decode.engine import Engine

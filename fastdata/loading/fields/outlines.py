@@ -19,7 +19,7 @@ from fastdata.transforms.tree import Bytes, native_program
 if TYPE_CHECKING:
     import torch
 
-    from fastdata.storage.columns import Column
+    from fastdata.storage.source import Column
     from fastdata.transforms.geometry import Cuts
     from fastdata.transforms.joint import Joint, Moved
     from fastdata.transforms.reading import Step

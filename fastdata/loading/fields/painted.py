@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from fastdata.loading.fields.batch import Batch, Settings, View
     from fastdata.loading.fields.buffers import BufferPool
     from fastdata.plan.schedule import Planned
-    from fastdata.storage.columns import Column
-    from fastdata.storage.source import Source
+    from fastdata.storage.source import Column, Source
 
 
 @dataclass

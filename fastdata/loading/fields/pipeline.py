@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.decode.decoders import NATIVE, PILLOW
 from fastdata.decode.engine import Engine, PendingBatch, Reading
-from fastdata.decode.fallback import Outcome, Step, Verdict, decode_alone
+from fastdata.decode.fallback import FallbackStep, Outcome, Verdict, decode_alone
 from fastdata.decode.jpeg import jpeg_info
 from fastdata.decode.pillow import describe_kind
 from fastdata.errors import (
@@ -39,15 +39,20 @@ from fastdata.plan.schedule import Indices, Numbering, Planned
 from fastdata.remote.ranges import Fetches, attach_fetched, raise_outage
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.fields import IMAGE_AND_LABEL, MASKS
-from fastdata.storage.learnt import Stamped
-from fastdata.storage.source import NOT_NATIVE, BlobColumn, Source
+from fastdata.storage.source import (
+    NOT_NATIVE,
+    BlobColumn,
+    ExtentTable,
+    Measured,
+    Source,
+    Stamped,
+)
 from fastdata.transforms import geometry
 from fastdata.transforms.geometry import ANY_SIZE, Cuts
 
 if TYPE_CHECKING:
     from fastdata.remote.prefetch import FetchField
-    from fastdata.storage.index import ExtentTable
-    from fastdata.transforms.compile import Program
+    from fastdata.transforms.recipe import Program
 
 #: If more than one of so many samples is declined, later batches are gathered before they are
 #: decoded. Other decoders then start at once: a dataset of half PNGs loads an eighth faster.
@@ -127,10 +132,11 @@ class Pipeline:
         one_size = all(program.one_size for program in settings.recipe.programs)
         looks_up = self.looks_up and one_size and settings.reader is None
         looks_up = looks_up and source.capabilities.local
-        self._table = source.table if looks_up else None
+        self._table = source.table_of() if looks_up else None
         self._fields = [field.name for field in source.fields if field in IMAGE_AND_LABEL]
         programs = settings.recipe.programs
         self._table = None if settings.part_of is not None else self._table
+        self._gathers_first = self._table is None
         self._geometries = [geometry.compiled(program.steps) for program in programs]
         self._options = _options_of(programs)
 
@@ -143,7 +149,7 @@ class Pipeline:
         batch = self._new_batch(planned, key)
         batch.further = further or {}
         try:
-            if self._table is not None:
+            if self._table is not None and not self._gathers_first:
                 self._begin_rows(batch, self._table)
                 return batch
             blobs, batch.columns = self._source.gather(planned.indices, self._fields)
@@ -151,7 +157,7 @@ class Pipeline:
             batch.error = error
             return batch
         batch.gathered = gathered = blobs["image"]
-        self._counters.seekable += gathered.extents.count_seekable()
+        self._counters.seekable += np.count_nonzero(gathered.extents.seekable)
         if self._fetch is None:
             with _keeping_error(batch):
                 self._begin(batch)
@@ -460,7 +466,7 @@ class Pipeline:
         pillow = gathered.pillow.copy()
         for slot, code, detail, offset in probe.failures():
             index, verdict = int(indices[slot]), Verdict(code, detail, offset)
-            if verdict.step() is Step.FAIL:
+            if verdict.step() is FallbackStep.FAIL:
                 batch.failed[slot] = self._source.problem(index, verdict.detail, verdict.code)
             elif not widths[slot]:
                 pillow[slot] = True
@@ -471,7 +477,7 @@ class Pipeline:
         widths[unknown] = heights[unknown] = ANY_SIZE
         known = np.setdiff1d(new, [*unknown.tolist(), *batch.failed])
         found = widths, heights, encodings, gathered.extents.orientations
-        self._source.resized(indices[known], *(column[known] for column in found))
+        self._source.resized(indices[known], Measured(*(column[known] for column in found)))
         batch.gathered = BlobColumn(
             gathered.extents, widths=widths, heights=heights, pillow=pillow, encodings=encodings
         )
@@ -496,7 +502,7 @@ class Pipeline:
             verdict = Verdict(code, detail, offset)
             if verdict.code in NOT_NATIVE and batch.gathered.pillow[slot]:
                 verdict = Verdict()  # the index says so: the image's own kind explains it better
-            if verdict.step() is Step.FAIL:
+            if verdict.step() is FallbackStep.FAIL:
                 index = int(batch.planned.indices[slot])
                 error = self._source.problem(index, verdict.detail, verdict.code)
                 batch.failed.setdefault(slot, error)
@@ -508,13 +514,14 @@ class Pipeline:
     ) -> None:
         """Take the rows that decode threads looked up; fail those that no decoder can crop."""
         batch.rows, extents = None, rows.extents
-        self._counters.seekable += extents.count_seekable()
-        blobs, batch.columns = self._source.described(extents)
+        self._counters.seekable += np.count_nonzero(extents.seekable)
+        assert self._table is not None
+        blobs, batch.columns = self._table.described(extents)
         batch.gathered = gathered = blobs["image"]
         if not failures:
             return
         if failures * _FEW > len(batch.planned.indices):
-            self._table = None
+            self._gathers_first = True
         for number, view in enumerate(batch.views):
             view.cuts = pending.cuts(number)
         self._refuse_large(batch, gathered.widths, gathered.heights)

@@ -19,8 +19,8 @@ from fastdata.storage.fields import IMAGES, Field, common_fields
 if TYPE_CHECKING:
     from fastdata.storage.cache import Cache
     from fastdata.storage.source import Source
-    from fastdata.transforms.compile import Recipe
     from fastdata.transforms.outcomes import Refusal
+    from fastdata.transforms.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, occurrences_within
 from fastdata.storage.columns import values_of
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL, MASKS, Field, outlines_among
-from fastdata.storage.source import Source
+from fastdata.storage.source import PassRequest, Source
 from fastdata.text import class_name
 from fastdata.transforms.checks import require_objects
 from fastdata.transforms.outcomes import Refusal, without_fixed_size
@@ -231,7 +231,8 @@ class SampleDecoder:
         # What fetches remotely is of one process.
         if self._made is None or self._made[0] != os.getpid():
             blobs = blobs_among(self._source, self._fields)
-            remote = self._source.start_pass(iter(()), self._numbering, set(), fields=blobs)
+            request = PassRequest(iter(()), self._numbering, set(), fields=blobs)
+            remote = self._source.start_pass(request)
             pool = BufferPool(1, False)
             helpers, counters = InProcess(), Counters(0)
 

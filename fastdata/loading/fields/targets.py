@@ -17,7 +17,7 @@ from fastdata.decode.rows import open_row
 from fastdata.errors import UsageError, warn
 from fastdata.loading.fields.outlines import HINT, Outlines
 from fastdata.storage.arrow import list_lengths, list_offsets
-from fastdata.storage.columns import Column, as_column, is_ragged, values_of
+from fastdata.storage.columns import as_column, is_ragged, values_of
 from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.fields import (
     BOXES,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from fastdata.decode.limits import Limits
     from fastdata.loading.fields.readable import Readable
-    from fastdata.storage.source import Source
+    from fastdata.storage.source import Column, Source
     from fastdata.transforms.reading import Step
 
 #: Name of the field that says where each pixel of an image comes from.

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "buffer.h"
-#include "byte_range.h"
 #include "common.h"
 #include "io/files.h"
 #include "resample/turned.h"

@@ -6,7 +6,6 @@
 #include "buffer.h"
 #include "common.h"
 #include "jpeg/bands.h"
-#include "jpeg/mcu_box.h"
 #include "jpeg/entropy.h"
 #include "jpeg/huffman.h"
 #include "jpeg/jpeg_header.h"

@@ -1,4 +1,4 @@
-#include "jpeg/orientation.h"
+#include "jpeg/probe.h"
 
 #include <algorithm>
 #include <cstring>

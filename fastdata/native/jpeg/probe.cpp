@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "jpeg/huffman.h"
-#include "jpeg/orientation.h"
 #include "jpeg/scans.h"
 #include "jpeg/segments.h"
 

@@ -1,4 +1,4 @@
-// Recognises an encoded image by its first bytes.
+// What the headers of an encoded image say: its kind, size and EXIF orientation.
 #pragma once
 
 #include "common.h"
@@ -16,6 +16,13 @@ struct ImageInfo {
   int orientation = 0;  // of a JPEG, as `exif_orientation`
   Status native;        // ok: this core decodes it; else why not
 };
+
+/// In the place of an orientation: the one of the image's header.
+constexpr int kOrientationOfHeader = -1;
+
+/// The orientation that Pillow 13's `Image.getexif` finds: 1 to 8, and 1 where there is none.
+/// 0: the EXIF data are unusual or damaged, and Pillow must interpret them.
+int exif_orientation(const JpegHeader& header);
 
 /// `bytes` may end anywhere; more of them may tell more.
 ImageInfo probe(ByteSpan bytes);

@@ -5,11 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "byte_range.h"
 #include "common.h"
 #include "jpeg/entropy.h"
 #include "jpeg/jpeg_header.h"
-#include "jpeg/mcu_box.h"
 #include "resample/pixels.h"
 #include "status.h"
 

@@ -21,27 +21,14 @@
 namespace fastdata {
 namespace {
 
-py::tuple probe_python(const py::object& data) {
-  const View view(data);
-  const ImageInfo info = probe(view.bytes());
+py::tuple probe_python(ByteSpan data) {
+  const ImageInfo info = probe(data);
   return py::make_tuple(info.encoding, info.width, info.height, info.components, info.sampling,
                         info.progressive, info.orientation, code_name(info.native.code),
                         info.native.detail, info.native.offset);
 }
 
-bool is_plain_jpeg_python(const py::object& data) {
-  const View view(data);
-  return is_plain_jpeg(view.bytes());
-}
-
-int count_scans_python(const py::object& data) {
-  const View view(data);
-  return outline(view.bytes()).scans;
-}
-
-py::list jpeg_segments_python(const py::object& data) {
-  const View view(data);
-  const ByteSpan jpeg = view.bytes();
+py::list jpeg_segments(ByteSpan jpeg) {
   py::list found;
   size_t at = 2;
   uint8_t marker;
@@ -69,24 +56,13 @@ py::list build_seek_points_python(const py::sequence& data, int stride) {
   return results;
 }
 
-py::tuple check_seek_points_python(const py::object& table, const py::object& data) {
-  const View packed(table), jpeg(data);
-  Status s;
-  {
-    const Released release;
-    s = check_seek_points(packed.bytes(), jpeg.bytes());
-  }
-  return py::make_tuple(code_name(s.code), s.detail, s.offset);
-}
-
-py::tuple rewrite_baseline_python(const py::object& data) {
-  const View view(data);
+py::tuple rewrite_baseline_python(ByteSpan data) {
   std::vector<uint8_t> out;
   Status s;
   {
     const Released release;
     try {
-      s = rewrite_baseline(view.bytes(), out);
+      s = rewrite_baseline(data, out);
     } catch (const std::bad_alloc&) {
       s = {Code::out_of_memory, "not enough memory for this image's coefficients"};
     }
@@ -94,31 +70,16 @@ py::tuple rewrite_baseline_python(const py::object& data) {
   return py::make_tuple(as_bytes(out), code_name(s.code), s.detail, s.offset);
 }
 
-uint32_t crc32c_python(const py::object& data, uint32_t crc) {
-  const View view(data);
-  const ByteSpan bytes = view.bytes();
-  const Released release;
-  return crc32c(bytes, crc);
-}
-
 /// `out`: uint8, rows x width x channels, contiguous.
-py::tuple png_pixels_python(const py::object& inflated, int width, int height, int depth,
-                            int colour, bool interlaced, const py::object& palette,
-                            const py::object& out, bool numbers) {
-  const View data(inflated), colours(palette), pixels(out, /*writable=*/true);
-  const PngHeader header{width, height, depth, static_cast<PngColour>(colour), interlaced, numbers};
-  if (!header.valid()) throw py::value_error("no PNG for the core");
-  if (!pixels.is_integers(1, 3) || pixels->shape[0] > height || pixels->shape[1] != width ||
-      pixels->shape[2] != header.channels())
+Status png_pixels_python(const PngHeader& header, ByteSpan inflated, ByteSpan palette,
+                         const py::object& out) {
+  const View pixels(out, /*writable=*/true);
+  if (!pixels.is_integers(1, 3) || pixels->shape[0] > header.height ||
+      pixels->shape[1] != header.width || pixels->shape[2] != header.channels())
     throw py::value_error("out must be uint8, rows x width x channels, contiguous");
-  const ByteSpan bytes = data.bytes(), entries = colours.bytes();
-  Status status;
-  {
-    const Released release;
-    status = png_pixels(header, bytes, entries, static_cast<int>(pixels->shape[0]),
-                        static_cast<uint8_t*>(pixels->buf));
-  }
-  return py::make_tuple(code_name(status.code), status.detail);
+  const Released release;
+  return png_pixels(header, inflated, palette, static_cast<int>(pixels->shape[0]),
+                    static_cast<uint8_t*>(pixels->buf));
 }
 
 std::vector<std::string> simd_levels() {
@@ -190,25 +151,35 @@ PYBIND11_MODULE(_native, m) {
   m.def("use_vector", &use_vector_named, py::arg("use"));
   m.def("vector_regions", &vector_regions);
 
-  m.def("crc32c", &crc32c_python, py::arg("data"), py::arg("crc") = 0);
+  m.def("crc32c", &crc32c, py::arg("data"), py::arg("crc") = 0, py::call_guard<Released>());
   m.attr("CRC32C_BY_INSTRUCTION") = crc32c_by_instruction();
   m.def("crc32c_combine", &crc32c_combine, py::arg("crc_a"), py::arg("crc_b"), py::arg("length_b"));
-  m.def("png_pixels", &png_pixels_python, py::arg("inflated"), py::arg("width"), py::arg("height"),
-        py::arg("depth"), py::arg("colour"), py::arg("interlaced"), py::arg("palette"),
-        py::arg("out"), py::arg("numbers") = false);
+  py::class_<PngHeader>(m, "PngHeader")
+      .def(py::init(
+               [](int width, int height, int depth, uint8_t colour, bool interlaced, bool numbers) {
+                 return PngHeader{width, height, depth, PngColour{colour}, interlaced, numbers};
+               }),
+           py::arg("width"), py::arg("height"), py::arg("depth"), py::arg("colour"),
+           py::arg("interlaced"), py::arg("numbers"))
+      .def_property_readonly("valid", &PngHeader::valid)
+      .def_property_readonly("channels", &PngHeader::channels)
+      .def("inflated_bytes", &PngHeader::inflated_bytes, py::arg("rows"))
+      .def("pixels", &png_pixels_python, py::arg("inflated"), py::arg("palette"), py::arg("out"));
   m.def("probe", &probe_python, py::arg("data"));
-  m.def("is_plain_jpeg", &is_plain_jpeg_python, py::arg("data"));
-  m.def("count_scans", &count_scans_python, py::arg("data"));
-  m.def("jpeg_segments", &jpeg_segments_python, py::arg("data"));
+  m.def("is_plain_jpeg", &is_plain_jpeg, py::arg("data"));
+  m.def("count_scans", [](ByteSpan data) { return outline(data).scans; }, py::arg("data"));
+  m.def("jpeg_segments", &jpeg_segments, py::arg("data"));
   m.def("rewrite_baseline", &rewrite_baseline_python, py::arg("data"));
   m.def("build_seek_points", &build_seek_points_python, py::arg("data"), py::arg("stride"));
-  m.def("check_seek_points", &check_seek_points_python, py::arg("table"), py::arg("data"));
+  m.def("check_seek_points", &check_seek_points, py::arg("table"), py::arg("data"),
+        py::call_guard<Released>());
 
   bind_augment(m);
   bind_extents(m);
   bind_geometry(m);
   bind_plan(m);
   bind_program(m);
+  bind_records(m);
   bind_targets(m);
   bind_job(m);
   bind_outlines(m);
@@ -224,5 +195,6 @@ PYBIND11_MODULE(_native, m) {
 #include "python/bindings_job.cpp"
 #include "python/bindings_plan.cpp"
 #include "python/bindings_program.cpp"
+#include "python/bindings_records.cpp"  // of extents
 #include "python/bindings_targets.cpp"
 #include "python/bindings_outlines.cpp"  // of jobs

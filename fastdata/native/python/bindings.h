@@ -12,6 +12,7 @@ void bind_job(pybind11::module_& m);
 void bind_outlines(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);
 void bind_program(pybind11::module_& m);
+void bind_records(pybind11::module_& m);
 void bind_targets(pybind11::module_& m);
 
 }  // namespace fastdata

@@ -16,7 +16,6 @@
 #include "decode_task.h"
 #include "engine.h"
 #include "simd/kernels.h"
-#include "probe_task.h"
 #include "python/bindings_targets.h"
 #include "python/python_view.h"
 #include "read_task.h"
@@ -236,9 +235,9 @@ struct Rendering {
   py::object targets;
 
   /// Returns the rendering of one sample, by its own cut.
-  Rendering one(size_t index, const py::object& cut, const py::object& own_targets) const {
+  Rendering one(size_t index, const py::object& cut) const {
     const py::slice place(static_cast<py::ssize_t>(index), static_cast<py::ssize_t>(index + 1), 1);
-    return {py::object(out[place]), dtype, mean, deviation, cut, {}, program, fill, own_targets};
+    return {py::object(out[place]), dtype, mean, deviation, cut, {}, program, fill, py::none()};
   }
 };
 
@@ -514,9 +513,9 @@ void bind_job(py::module_& m) {
            py::arg("std") = py::none(), py::arg("cuts") = py::none(), py::arg("drawn") = py::none(),
            py::arg("program") = py::none(), py::arg("fill") = std::array<uint8_t, 3>{},
            py::arg("targets") = py::none())
-      .def("one", &Rendering::one, py::arg("index"), py::arg("cut"),
-           py::arg("targets") = py::none())
-      .def_readonly("out", &Rendering::out);
+      .def("one", &Rendering::one, py::arg("index"), py::arg("cut"))
+      .def_readonly("out", &Rendering::out)
+      .def_readonly("cuts", &Rendering::cuts);
   py::class_<DecodeJob, PendingWork>(m, "DecodeJob")
       .def(py::init<const py::object&, const std::vector<Rendering>&, const py::object&,
                     const py::object&, int, bool, int, const py::object&>(),

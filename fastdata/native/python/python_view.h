@@ -5,10 +5,12 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common.h"
+#include "status.h"
 
 namespace fastdata {
 
@@ -78,3 +80,32 @@ inline std::string to_path(py::handle path) {
 }
 
 }  // namespace fastdata
+
+namespace pybind11::detail {
+
+/// An argument with the buffer protocol, which stays in place during the call.
+template <>
+struct type_caster<fastdata::ByteSpan> {
+  PYBIND11_TYPE_CASTER(fastdata::ByteSpan, const_name("Buffer"));
+
+  bool load(handle object, bool) {
+    view_.emplace(object);
+    value = view_->bytes();
+    return true;
+  }
+
+ private:
+  std::optional<fastdata::View> view_;
+};
+
+/// A status as (code, detail, offset).
+template <>
+struct type_caster<fastdata::Status> {
+  static constexpr auto name = const_name("tuple[str, str, int]");
+
+  static handle cast(const fastdata::Status& status, return_value_policy, handle) {
+    return make_tuple(fastdata::code_name(status.code), status.detail, status.offset).release();
+  }
+};
+
+}  // namespace pybind11::detail

@@ -12,35 +12,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fastdata.storage.arrow import size_of
 from fastdata.storage.fields import BLOBS, IMAGE, Field
-
-if TYPE_CHECKING:
-    from fastdata.storage.records import Row
-
-
-#: Containers without a writer whose manifests name files elsewhere: archives of any kind, and
-#: tables whose values a library decodes.
-ELSEWHERE = ("archives", "tables")
-#: Containers without a writer: an index of files that stay where they are.
-IN_PLACE = ("folder", *ELSEWHERE)
-#: The containers by name.
-CONTAINERS = ("lmdb", "parquet", "shards", *IN_PLACE)
-
+from fastdata.storage.manifest import CONTAINERS, IN_PLACE
+from fastdata.storage.records import Row
 
 #: Tells Hugging Face's ``datasets`` which files of the folder are the data.
 HUGGING_FACE_NAME = ".huggingface.yaml"
 
 
-class Sample(NamedTuple):
+class NewSample(NamedTuple):
     """Sample to write.
 
     Attributes:
         row: Index row of its image.
         blob: Bytes of its image.
-        fields: Values of the further fields, in their order; None where there is none. A column's
+        fields: Values of its other fields, in their order; None where there is none. A column's
             is one of `fastdata.storage.arrow.python_values`; a blob's is its index row and bytes.
         is_turned: Whether its annotations are for the image as its EXIF orientation turns it; None
             if that changes no size, or they do not say a size.
@@ -58,14 +47,14 @@ class Sample(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of its blobs, and of its columns' values, about."""
+        """Bytes of its blobs, and roughly those of its columns' values."""
         values = (value for value in self.fields if not isinstance(value, tuple))
         return self.blob_bytes + sum(map(size_of, values))
 
-    def without_blobs(self) -> Sample:
+    def without_blobs(self) -> NewSample:
         """Return the sample without bytes of blobs."""
         fields = ((one[0], b"") if isinstance(one, tuple) else one for one in self.fields)
-        return Sample(self.row, b"", tuple(fields))
+        return NewSample(self.row, b"", tuple(fields))
 
     def _blobs(self) -> Iterator[tuple[Row, bytes]]:
         return (value for value in self.fields if isinstance(value, tuple))
@@ -74,7 +63,7 @@ class Sample(NamedTuple):
 class Writer(Protocol):
     """Writer of one file of a container. Not thread-safe."""
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: NewSample) -> None:
         """Append one sample."""
 
     def finish(self) -> Mapping[str, Sequence[int]]:
@@ -128,12 +117,12 @@ def extents(
         CorruptionError: The file is not one that this container's writer makes.
     """
     names = [field.name for field in fields if field.kind in BLOBS and field != IMAGE]
-    found: Iterator[Mapping[str, tuple[int, int]]] = _module(container).extents(path, names)
-    return found
+    places: Iterator[Mapping[str, tuple[int, int]]] = _module(container).extents(path, names)
+    return places
 
 
 def _module(container: str) -> ModuleType:
     if container not in CONTAINERS or container in IN_PLACE:
         raise ValueError(f"{container} has no files of its own, so no writer")
-    # Imported when it is needed: reading one container does not load the others' libraries.
+    # Imported late: reading one container does not load the libraries of another.
     return import_module(f"{__name__}.{container}")

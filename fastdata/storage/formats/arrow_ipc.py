@@ -55,8 +55,8 @@ class MappedArrow:
         if any(map(pa.types.is_dictionary, self.schema.types)):
             return next(islice(self._reader([column]), number, None))
         messages = pa.ipc.MessageReader.open_stream(self._map)
-        found = (one for one in messages if one.type == "record batch")
-        return pa.ipc.read_record_batch(next(islice(found, number, None)), self.schema)
+        batches = (one for one in messages if one.type == "record batch")
+        return pa.ipc.read_record_batch(next(islice(batches, number, None)), self.schema)
 
     def _reader(self, columns: Sequence[str] | None) -> pa.RecordBatchReader:
         if self._is_file:

@@ -1,6 +1,6 @@
 """LMDB: one environment, 8-byte big-endian sample number -> image (docs/formats/lmdb.md).
 
-A further field has the same key, a dot and its name.
+Another field's key is this key, a dot and the field's name.
 
 LMDB keeps a value that does not fit on a leaf page in consecutive overflow pages, and a
 smaller one inside its leaf: either way it is contiguous in ``data.mdb``, an extent.
@@ -28,7 +28,7 @@ from fastdata.storage.files import (
     read_exactly,
     written_behind,
 )
-from fastdata.storage.formats import Sample
+from fastdata.storage.formats import NewSample
 from fastdata.storage.formats.values import as_file
 
 FILE_NAME = DATA_NAME = "data.mdb"
@@ -47,7 +47,7 @@ def sample_key(number: int) -> bytes:
 
 
 def field_key(number: int, field: str) -> bytes:
-    """Return the key of a sample's further field; it sorts behind that of the image."""
+    """Return the key of another field of a sample; it sorts behind the image's key."""
     return sample_key(number) + b"." + field.encode()
 
 
@@ -56,7 +56,7 @@ def map_size(size: int, *, exact: bool = True) -> int:
 
     It is the same for every commit, since LMDB writes it into the file: the next power of
     two above twice the values and 1 GiB. Address space, not memory. If the sum is only an estimate,
-    there is far more, as long as a process has it.
+    it is far larger, as long as a process has the addresses.
     """
     needed = 1 << (2 * size + (1 << 30)).bit_length()
     if exact:
@@ -106,7 +106,7 @@ class LmdbWriter:
             os.truncate(path, used)
         self._transaction = self._environment.begin(write=True)
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: NewSample) -> None:
         """Append one sample; see `fastdata.storage.formats.Writer`."""
         self._put(sample_key(self._next), sample.blob)
         for place, field in self._fields:
@@ -155,20 +155,20 @@ def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tup
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         tree = Tree(path, partial(read_exactly, file.fileno()), size)
-        found: dict[str, tuple[int, int]] = {}
+        sample: dict[str, tuple[int, int]] = {}
         number = 0
         for key, offset, length, _ in tree.leaves():
             if key == sample_key(number):
-                if found:
-                    yield found
-                found = {"image": (offset, length)}
+                if sample:
+                    yield sample
+                sample = {"image": (offset, length)}
                 number += 1
-            elif not found or not key.startswith(field_key(number - 1, "")):
-                raise tree.corrupt(f"key {key.hex()} stands where sample {number} should")
+            elif not sample or not key.startswith(field_key(number - 1, "")):
+                raise tree.corrupt(f"key {key.hex()} is where sample {number} should be")
             elif (name := key[9:].decode(errors="replace")) in fields:
-                found[name] = offset, length
-        if found:
-            yield found
+                sample[name] = offset, length
+        if sample:
+            yield sample
 
 
 class Entry(NamedTuple):
@@ -245,8 +245,8 @@ class Tree:
         """
         flags, root = self._last.flags, self._last.root
         if database is not None:
-            found = (one for one in self.leaves() if one.is_database and one.key == database)
-            place = next(found, None)
+            databases = (one for one in self.leaves() if one.is_database and one.key == database)
+            place = next(databases, None)
             if place is None:
                 raise KeyError(database)
             data = self._read(place.offset, self._DATABASE.size)

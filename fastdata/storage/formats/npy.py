@@ -26,7 +26,7 @@ class Header(NamedTuple):
 
 
 def read_header(head: bytes, size: int) -> Header:
-    """Read the header in a file's first `HEAD` bytes; ``size``: that of the file.
+    """Read the header in a file's first `HEAD` bytes; ``size``: the file's.
 
     Raises:
         ValueError: It is none, the file has pickled objects, or not the bytes of its shape.
@@ -82,6 +82,6 @@ def write_array(array: npt.NDArray[Any]) -> bytes:
 def head_of(kind: str, shape: tuple[int, ...]) -> bytes:
     """Return the header of an array in C's order; ``kind`` is NumPy's, as ``|u1``."""
     header = io.BytesIO()
-    about = {"descr": kind, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(header, about)
+    fields = {"descr": kind, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, fields)
     return header.getvalue()

@@ -19,10 +19,9 @@ import pyarrow.parquet as pq
 
 from fastdata.errors import CorruptionError
 from fastdata.storage.arrow import array
-from fastdata.storage.checksum import crc32c_file
 from fastdata.storage.fields import IMAGES, Field
-from fastdata.storage.files import open_file, read_exactly
-from fastdata.storage.formats import Sample
+from fastdata.storage.files import crc32c_file, open_file, read_exactly
+from fastdata.storage.formats import NewSample
 from fastdata.storage.formats.parquet_pages import (
     FOOTER_ERRORS,
     chunks_of,
@@ -50,10 +49,6 @@ _STRUCT = pa.field("image", pa.struct([("bytes", pa.binary()), ("path", pa.strin
 FILE_NAME = "part-{:06d}.parquet"
 #: Key of the schema's metadata that names the columns of blobs.
 _BLOBS = "fastdata.blobs"
-#: Errors of pyarrow on damaged files. Besides its own: for text that is not UTF-8, numbers out of
-#: range, and sizes that a footer claims.
-PARQUET_ERRORS = (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, TypeError,
-                  MemoryError, RecursionError)  # fmt: skip
 
 
 class ParquetWriter:
@@ -67,7 +62,7 @@ class ParquetWriter:
         self._classes = classes
         self._fields = fields
         self._schema = _schema(classes, fields, plain)
-        self._samples: list[Sample] = []
+        self._samples: list[NewSample] = []
         self._held = 0
         self._lengths: list[dict[str, int]] = []
         # A file, not a path, which pyarrow takes for a URI where it has a colon in it.
@@ -76,20 +71,20 @@ class ParquetWriter:
 
     def _open(self, file: pa.NativeFile) -> pq.ParquetWriter:
         blobs = [path for path, _ in _blob_paths(self._schema)]
-        others = [path for path in _paths(self._schema) if path not in blobs]
+        columns = [path for path in _paths(self._schema) if path not in blobs]
         return pq.ParquetWriter(
             file,
             self._schema,
-            compression=dict.fromkeys(others, "zstd") | dict.fromkeys(blobs, "none"),
+            compression=dict.fromkeys(columns, "zstd") | dict.fromkeys(blobs, "none"),
             use_dictionary=["class"] if self._classes else False,
             write_statistics=["key", "label"],
-            column_encoding={name: "PLAIN" for name in (*others, *blobs) if name != "class"},
+            column_encoding={name: "PLAIN" for name in (*columns, *blobs) if name != "class"},
             # One data page a column chunk: more than a row group ever holds.
             data_page_size=1 << 30,
             write_batch_size=ROW_GROUP_ROWS,
         )
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: NewSample) -> None:
         """Append one sample; see `fastdata.storage.formats.Writer`."""
         size = sample.size
         full = self._held + size > ROW_GROUP_BYTES or len(self._samples) == ROW_GROUP_ROWS
@@ -128,10 +123,10 @@ class ParquetWriter:
         self._flush()
         self.close()
         blobs = [field.name for field in self._fields if field.type is None]
-        found = list(extents(self._path, blobs))
-        if [{name: one[name][1] for name in one} for one in found] != self._lengths:
+        rows = list(extents(self._path, blobs))
+        if [{name: one[name][1] for name in one} for one in rows] != self._lengths:
             raise CorruptionError(f"{self._path}: pyarrow laid the columns of blobs out otherwise")
-        return {name: [one.get(name, (0, 0))[0] for one in found] for name in ("image", *blobs)}
+        return {name: [one.get(name, (0, 0))[0] for one in rows] for name in ("image", *blobs)}
 
     def checksum(self) -> int:
         """See `fastdata.storage.formats.Writer`."""
@@ -163,8 +158,8 @@ def _schema(classes: Sequence[str], fields: Sequence[Field], plain: bool) -> pa.
             columns.append(pa.field(field.name, _STRUCT.type))
         else:
             columns.append(pa.field(field.name, field.type or pa.binary()))
-    about = json.dumps({"info": {"features": features}}, ensure_ascii=False)
-    return pa.schema(columns, {"huggingface": about, _BLOBS: json.dumps(_blob_names(fields))})
+    info = json.dumps({"info": {"features": features}}, ensure_ascii=False)
+    return pa.schema(columns, {"huggingface": info, _BLOBS: json.dumps(_blob_names(fields))})
 
 
 def _blob_names(fields: Sequence[Field]) -> list[str]:
@@ -192,11 +187,11 @@ def _paths(schema: pa.Schema) -> Iterator[str]:
 
 def _blob_paths(schema: pa.Schema) -> list[tuple[str, str]]:
     """Return (path of the leaf, name of the field) of each column of blobs."""
-    found = []
+    paths = []
     for name in json.loads(schema.metadata[_BLOBS.encode()]):
         nested = schema.field(name).type == _STRUCT.type
-        found.append((f"{name}.bytes" if nested else name, name))
-    return found
+        paths.append((f"{name}.bytes" if nested else name, name))
+    return paths
 
 
 def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
@@ -218,7 +213,7 @@ def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tup
         except FOOTER_ERRORS as error:
             raise CorruptionError(f"{path}: cannot be read as Parquet: {error}") from None
         for group, (rows, chunks) in enumerate(groups):
-            found: dict[str, list[tuple[int, int] | None]] = {}
+            columns: dict[str, list[tuple[int, int] | None]] = {}
             for name in ("image", *fields):
                 chunk = chunks.get(name) or chunks.get(f"{name}.bytes")
                 if chunk is None:
@@ -231,11 +226,11 @@ def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tup
                     (page,) = plain_pages(read, chunk, rows)
                     if page.version != 1:
                         raise ValueError
-                    found[name] = list(page_extents(read, page, chunk.level))
+                    columns[name] = list(page_extents(read, page, chunk.level))
                 except ValueError:
                     raise CorruptionError(
                         f"{path}: the {name} column of row group {group} is not one plain data page"
                     ) from None
             for row in range(rows):
-                one = {name: column[row] for name, column in found.items()}
+                one = {name: column[row] for name, column in columns.items()}
                 yield {name: extent for name, extent in one.items() if extent is not None}

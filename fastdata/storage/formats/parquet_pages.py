@@ -43,6 +43,10 @@ _HEADERS = (256, 64 << 10, 4 << 20)
 _MOST_ROWS = 1 << 24
 #: Errors on a damaged footer.
 FOOTER_ERRORS = (LookupError, ValueError, TypeError, AttributeError)
+#: Errors of pyarrow on damaged files. Besides its own: for text that is not UTF-8, numbers out of
+#: range, and sizes that a footer claims.
+PARQUET_ERRORS = (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, TypeError,
+                  MemoryError, RecursionError)  # fmt: skip
 
 
 class Chunk(NamedTuple):
@@ -87,13 +91,13 @@ def chunks_of(footer: Mapping[int, Any]) -> list[tuple[int, dict[str, Chunk]]]:
     LookupError, ValueError, TypeError, AttributeError: the footer is damaged.
     """
     leaves = list(_leaves(footer[_ELEMENTS]))
-    found = []
+    groups = []
     for group in footer[_GROUPS]:
         chunks = {}
         for place, (path, level, repeated) in enumerate(leaves):
             chunks[path] = _chunk(group[_COLUMNS][place], level, repeated)
-        found.append((group[_ROWS], chunks))
-    return found
+        groups.append((group[_ROWS], chunks))
+    return groups
 
 
 def file_chunks(metadata: pq.FileMetaData) -> list[dict[str, Chunk]]:
@@ -114,8 +118,8 @@ def read_footer(read: Read, size: int) -> dict[int, Any]:
     length = int.from_bytes(end[:4], "little")
     if end[4:] != b"PAR1" or length > min(size - 8, _MOST_FOOTER):
         raise ValueError("it does not end with a footer")
-    found: dict[int, Any] = Thrift(read(size - 8 - length, length)).value(12)
-    return found
+    footer: dict[int, Any] = Thrift(read(size - 8 - length, length)).value(12)
+    return footer
 
 
 def _leaves(elements: list[dict[int, Any]]) -> Iterator[tuple[str, int, bool]]:
@@ -140,20 +144,20 @@ def _leaves(elements: list[dict[int, Any]]) -> Iterator[tuple[str, int, bool]]:
 
 
 def _chunk(column: Mapping[int, Any], level: int, repeated: bool) -> Chunk:
-    about = column[_ABOUT]
-    begin = about[_PAGES_AT]
+    metadata = column[_ABOUT]
+    begin = metadata[_PAGES_AT]
     otherwise = ""
-    if about[_CODEC]:
-        otherwise = f"compressed by {_CODECS.get(about[_CODEC], 'an unknown codec')}"
-    elif about.get(_DICTIONARY_AT):
+    if metadata[_CODEC]:
+        otherwise = f"compressed by {_CODECS.get(metadata[_CODEC], 'an unknown codec')}"
+    elif metadata.get(_DICTIONARY_AT):
         otherwise = "encoded with a dictionary"
-    elif not _PLAIN_ENCODINGS.issuperset(about[_ENCODINGS]):
+    elif not _PLAIN_ENCODINGS.issuperset(metadata[_ENCODINGS]):
         otherwise = "not PLAIN-encoded"
-    elif about[_TYPE] != _BYTE_ARRAY or repeated:
+    elif metadata[_TYPE] != _BYTE_ARRAY or repeated:
         otherwise = "no column of bytes"
     elif column.get(_OTHER_FILE):
         otherwise = "in another file"
-    return Chunk(begin, begin + about[_STORED_SIZE], level, about[_PLAIN_SIZE], otherwise)
+    return Chunk(begin, begin + metadata[_STORED_SIZE], level, metadata[_PLAIN_SIZE], otherwise)
 
 
 def plain_pages(read: Read, chunk: Chunk, rows: int) -> list[Page]:
@@ -163,41 +167,41 @@ def plain_pages(read: Read, chunk: Chunk, rows: int) -> list[Page]:
     """
     if chunk.otherwise:
         raise ValueError(f"is {chunk.otherwise}")
-    found: list[Page] = []
+    pages: list[Page] = []
     at, left = chunk.begin, rows
     while at < chunk.end:
         page = _page(read, at, chunk)
-        found.append(page)
+        pages.append(page)
         at, left = page.end, left - page.rows
     if left or at != chunk.end:
         raise ValueError(f"has pages of {rows - left:,} rows, not {rows:,}")
-    return found
+    return pages
 
 
 def _page(read: Read, at: int, chunk: Chunk) -> Page:
     header, begin = _header(read, at, chunk.end)
     end = begin + header[_PAGE_SIZE]
     version = 2 if _PAGE_V2 in header else 1
-    about = header.get(_PAGE_V2 if version == 2 else _PAGE_V1)
-    if header[_PAGE_TYPE] not in (0, 3) or about is None:
+    values = header.get(_PAGE_V2 if version == 2 else _PAGE_V1)
+    if header[_PAGE_TYPE] not in (0, 3) or values is None:
         raise ValueError("has a page that is no data page")
-    if about[_V2_ENCODING if version == 2 else _ENCODING] != _PLAIN:
+    if values[_V2_ENCODING if version == 2 else _ENCODING] != _PLAIN:
         raise ValueError("has a page that is not PLAIN-encoded")
     if version == 2:
-        size = about[_V2_DEFINITIONS]
-        levels = begin + about[_V2_REPETITIONS], begin + about[_V2_REPETITIONS] + size
+        size = values[_V2_DEFINITIONS]
+        levels = begin + values[_V2_REPETITIONS], begin + values[_V2_REPETITIONS] + size
     elif chunk.level:
-        if about[_LEVEL_ENCODING] != _RLE:
+        if values[_LEVEL_ENCODING] != _RLE:
             raise ValueError("has levels that are BIT_PACKED")
         size = int.from_bytes(read(begin, _LENGTH_BYTES), "little")
         levels = begin + _LENGTH_BYTES, begin + _LENGTH_BYTES + size
     else:
         levels = begin, begin
     if not (
-        begin <= levels[0] <= levels[1] <= end <= chunk.end and 0 <= about[_VALUES] <= _MOST_ROWS
+        begin <= levels[0] <= levels[1] <= end <= chunk.end and 0 <= values[_VALUES] <= _MOST_ROWS
     ):
         raise ValueError("has a page that does not end where its header says")
-    return Page(version, about[_VALUES], levels, levels[1], end)
+    return Page(version, values[_VALUES], levels, levels[1], end)
 
 
 def _header(read: Read, at: int, end: int) -> tuple[dict[int, Any], int]:
@@ -243,8 +247,8 @@ def _levels(data: bytes, most: int, rows: int) -> list[bool]:
     (https://parquet.apache.org/docs/file-format/data-pages/encodings).
     """
     runs: list[npt.NDArray[Any]] = []
-    bits, place, found = most.bit_length(), 0, 0
-    while found < rows and place < len(data):
+    bits, place, decoded = most.bit_length(), 0, 0
+    while decoded < rows and place < len(data):
         reader = Thrift(data[place : place + 10])
         head = reader.varint()
         place += reader.at
@@ -256,11 +260,11 @@ def _levels(data: bytes, most: int, rows: int) -> list[bool]:
         else:
             count = (bits + 7) // 8
             value = int.from_bytes(data[place : place + count], "little")
-            run = np.full(min(head >> 1, rows - found), value, np.int64)
+            run = np.full(min(head >> 1, rows - decoded), value, np.int64)
         place += count
-        found += len(run)
+        decoded += len(run)
         runs.append(run)
-    if found < rows:
+    if decoded < rows:
         raise ValueError("has too few definition levels")
     levels = np.concatenate(runs) if runs else np.empty(0, np.int64)
     present: list[bool] = (levels[:rows] == most).tolist()
@@ -275,11 +279,11 @@ class Thrift:
         self.at = 0
 
     def _bytes(self, count: int) -> bytes:
-        found = self._data[self.at : self.at + count]
-        if len(found) < count:
+        data = self._data[self.at : self.at + count]
+        if len(data) < count:
             raise ValueError("its footer is cut short")
         self.at += count
-        return found
+        return data
 
     def varint(self) -> int:
         """Return the next number, of 7 bits a byte."""
@@ -317,11 +321,11 @@ class Thrift:
         raise ValueError("its footer is damaged")
 
     def _structure(self, depth: int) -> dict[int, Any]:
-        found: dict[int, Any] = {}
+        fields: dict[int, Any] = {}
         number = 0
         while head := self._bytes(1)[0]:
             number = number + (head >> 4) if head >> 4 else self._number()
             kind = head & 15
             # A field's type says which boolean it is.
-            found[number] = kind == 1 if kind in (1, 2) else self.value(kind, depth + 1)
-        return found
+            fields[number] = kind == 1 if kind in (1, 2) else self.value(kind, depth + 1)
+        return fields

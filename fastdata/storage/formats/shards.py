@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from fastdata._native import crc32c
 from fastdata.errors import CorruptionError, SourceError, UsageError, printable
-from fastdata.storage.checksum import crc32c
 from fastdata.storage.direct import DirectFile
 from fastdata.storage.encodings import EXTENSIONS
 from fastdata.storage.fields import Field
 from fastdata.storage.files import open_file, read_exactly
-from fastdata.storage.formats import Sample
+from fastdata.storage.formats import NewSample
 from fastdata.storage.formats.npy import HEAD, head_of, read_header
 from fastdata.storage.formats.tars import Member, members
 from fastdata.storage.formats.values import as_file, member_name, member_names
@@ -34,7 +34,7 @@ class ShardWriter:
 
     def __init__(self, path: Path, classes: Sequence[str], fields: Sequence[Field] = ()) -> None:
         self._classes, self._fields = classes, fields
-        #: What has each member, by extension in lower case, as webdataset reads it.
+        #: Owner of each member, by extension in lower case, as webdataset reads it.
         self._members: dict[str, str] = {}
         for field in fields:
             for name in sorted(member_names(field)):
@@ -54,7 +54,7 @@ class ShardWriter:
         blobs = [field.name for field in fields if field.type is None]
         self._offsets: dict[str, list[int]] = {name: [] for name in ("image", *blobs)}
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: NewSample) -> None:
         """Append one sample; see `fastdata.storage.formats.Writer`."""
         row = sample.row
         name = sample_name(row.key)
@@ -67,13 +67,13 @@ class ShardWriter:
             raise _one_member(f"{image} and {self._members[extension]}", extension)
         start = self._member(f"{name}.{extension}", header, sample.blob)
         self._offsets["image"].append(start + len(header))
-        about: dict[str, Any] = {"key": row.key}
+        metadata: dict[str, Any] = {"key": row.key}
         if self._classes:
-            about |= {"label": row.label, "class": self._classes[row.label]}
+            metadata |= {"label": row.label, "class": self._classes[row.label]}
         if self._has_cls:
             self._member(f"{name}.cls", str(row.label).encode())
-        about |= {"width": row.width, "height": row.height}
-        self._member(f"{name}.{self._about}", json.dumps(about, ensure_ascii=False).encode())
+        metadata |= {"width": row.width, "height": row.height}
+        self._member(f"{name}.{self._about}", json.dumps(metadata, ensure_ascii=False).encode())
         for field, value in zip(self._fields, sample.fields, strict=True):
             if field.type is None:
                 at = 0 if value is None else self._member(f"{name}.{field.name}", value[1])
@@ -160,7 +160,7 @@ def sample_name(key: str) -> str:
 
     WebDataset takes what follows the first dot of the last path component for the
     extension, so dots there are written as ``%2E`` and the per cent sign as ``%25``. The
-    key itself stands in the ``.json`` member.
+    key itself is in the ``.json`` member.
     """
     folder, slash, last = key.rpartition("/")
     return folder + slash + last.replace("%", "%25").replace(".", "%2E")
@@ -168,20 +168,20 @@ def sample_name(key: str) -> str:
 
 def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tuple[int, int]]]:
     """Find every blob in a shard; see `fastdata.storage.formats.extents`."""
-    found: dict[str, tuple[int, int]] = {}
+    blobs: dict[str, tuple[int, int]] = {}
     sample = None
     try:
         for member in members(path):
             folder, slash, last = member.name.rpartition("/")
             stem, _, extension = last.partition(".")
             if sample != folder + slash + stem:
-                if found:
-                    yield found
-                sample, found = folder + slash + stem, {"image": _image_extent(path, member)}
+                if blobs:
+                    yield blobs
+                sample, blobs = folder + slash + stem, {"image": _image_extent(path, member)}
             elif extension in fields:
-                found[extension] = member.offset, member.size
-        if found:
-            yield found
+                blobs[extension] = member.offset, member.size
+        if blobs:
+            yield blobs
     except SourceError as error:
         raise CorruptionError(error.what) from None
     except ValueError as error:
@@ -189,7 +189,7 @@ def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tup
 
 
 def _image_extent(path: Path, member: Member) -> tuple[int, int]:
-    """Return where a member's image lies: that of raw pixels begins after NumPy's header."""
+    """Return where a member's image lies; raw pixels begin after NumPy's header."""
     if not member.name.endswith("." + EXTENSIONS["raw"]):
         return member.offset, member.size
     with open_file(path) as file:

@@ -77,8 +77,8 @@ def read_member(file: Any, name: str, most: int) -> bytes:
     Raises:
         TarError: It is no tar file, a damaged one, or has no such member.
     """
-    for found, at, size in _walk(file, 0, most):
-        if found.removeprefix("./") == name:
+    for member, at, size in _walk(file, 0, most):
+        if member.removeprefix("./") == name:
             return _read(file, at, size, most)
     raise TarError(f"it has no member {name}")
 
@@ -152,10 +152,10 @@ class _Header(NamedTuple):
     @classmethod
     def parse(cls, block: bytes) -> _Header:
         name, size, checksum, kind, magic, prefix = _HEADER.unpack(block)
-        found = sum(block) - sum(block[_CHECKSUM]) + 8 * ord(" ")
-        if (expected := _number(checksum)) != found:
+        total = sum(block) - sum(block[_CHECKSUM]) + 8 * ord(" ")
+        if (expected := _number(checksum)) != total:
             # Some old programs added the bytes as signed numbers.
-            signed = found - 256 * sum(byte > 127 for byte in block[:148] + block[156:])
+            signed = total - 256 * sum(byte > 127 for byte in block[:148] + block[156:])
             if expected != signed:
                 raise TarError("it ends, or is damaged, before its end mark")
         text = _text(name)

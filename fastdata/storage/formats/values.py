@@ -34,14 +34,14 @@ def as_file(field: Field, value: Any) -> tuple[str, bytes]:
     """
     if is_text(field):
         return "", value.encode() if isinstance(value, str) else bytes(value)
-    found = array_type(field.type)
-    if found is not None and not isinstance(value, np.ndarray):
+    form = array_type(field.type)
+    if form is not None and not isinstance(value, np.ndarray):
         # Nulls in other rows make lists of this one, too.
         items = np.array(value, object)
         complete = all(item is not None for item in items.flat)
-        value = items.astype(found[0]) if complete else value
+        value = items.astype(form[0]) if complete else value
     if isinstance(value, np.ndarray):
-        if found is not None:
+        if form is not None:
             return _NPY, write_array(value)
         value = value.tolist()
     elif has_moments(field.type):

@@ -41,7 +41,7 @@ _UNKNOWN = "a folder"
 _WNID = re.compile(r"n\d{8}")
 
 
-class Look(NamedTuple):
+class Peek(NamedTuple):
     """Kind of data at a place.
 
     Attributes:
@@ -58,7 +58,7 @@ class Look(NamedTuple):
     kind: str = ""
 
 
-def look(place: str | os.PathLike[str]) -> Look:
+def peek(place: str | os.PathLike[str]) -> Peek:
     """Return the kind of data at a path, by names in the folder and in the first folder in it."""
     path = Path(place)
     is_file = os.path.isfile(path)  # False, not an error, where permission is missing
@@ -69,12 +69,12 @@ def look(place: str | os.PathLike[str]) -> Look:
         return _source("dataset", "a packed dataset", named)
     if {"state.json", "dataset_info.json"} <= files or "dataset_dict.json" in files:
         what = "a dataset that Hugging Face's save_to_disk wrote"
-        return Look(what, f"fastdata convert arrow --root {named}", kind="arrow")
+        return Peek(what, f"fastdata convert arrow --root {named}", kind="arrow")
     if coupled := _coupled(path, folders):
         return coupled
     if (not folders or lower <= _SPLITS) and (noted := metadata(path)):
         what = f"a folder of images whose captions or other columns are in {noted[0]}"
-        return Look(what, table_hint(path / noted[0]))
+        return Peek(what, table_hint(path / noted[0]))
     for kind, what, names, wanted in (
         ("imagenet", "ImageNet's archives", files | folders, r"ILSVRC.*"),
         ("parquet", "Parquet", files, r"(?i).*\.parquet"),
@@ -91,45 +91,45 @@ def look(place: str | os.PathLike[str]) -> Look:
         ("lmdb", "an LMDB", files | folders, r".*\.(mdb|lmdb)|.*_lmdb"),
     ):
         if any(re.fullmatch(wanted, name) for name in names):
-            return Look(what, f"fastdata convert {kind} --root {named}", kind=kind)
+            return Peek(what, f"fastdata convert {kind} --root {named}", kind=kind)
     if is_file and re.fullmatch(r".*\.(tar\.\w+|tgz)", path.name):
-        return Look("a compressed tar, of which no single sample can be read", f"gunzip {named}")
+        return Peek("a compressed tar, of which no single sample can be read", f"gunzip {named}")
     if lower and lower <= _SPLITS:
         return _splits(path, sorted(folders), named)
     tables = sorted(name for name in files if name.endswith((".csv", ".tsv", ".jsonl", ".json")))
     if any(map(is_image_name, files)) and not folders and not is_file:
         if tables:
             what = f"a flat folder of images beside {tables[0]}, with no class folders"
-            return Look(what, table_hint(path / tables[0]))
-        return Look("a flat folder of images, with no class folders", _LIST, kind="images")
+            return Peek(what, table_hint(path / tables[0]))
+        return Peek("a flat folder of images, with no class folders", _LIST, kind="images")
     if tables and (len(folders) < 2 or is_file):
         what = "a table" if is_file else f"a table, {tables[0]}"
-        return Look(what, table_hint(path if is_file else path / tables[0]))
+        return Peek(what, table_hint(path if is_file else path / tables[0]))
     if is_file:
         return _file(path)
     return _source("imagefolder", "a folder of folders" if folders else _UNKNOWN, named)
 
 
-def _file(path: Path) -> Look:
+def _file(path: Path) -> Peek:
     """Return the kind of a file that no source reads by its name."""
     suffix = path.suffix.lower()
     if is_image_name(path.name):
-        return Look("an image", f"Name its folder, or ImageDataset.from_table([{str(path)!r}]).")
+        return Peek("an image", f"Name its folder, or ImageDataset.from_table([{str(path)!r}]).")
     if suffix in _PACKED:
-        return Look(f"a {suffix} archive", "Unpack it, and name what was in it.")
-    return Look(f"{_FILE}, {suffix or 'without a suffix'}", _DATASETS)
+        return Peek(f"a {suffix} archive", "Unpack it, and name what was in it.")
+    return Peek(f"{_FILE}, {suffix or 'without a suffix'}", _DATASETS)
 
 
 def is_unknown_file(place: str | os.PathLike[str]) -> bool:
     """Return whether a place is a file of which the name says nothing."""
-    return look(place).what.startswith(_FILE)
+    return peek(place).what.startswith(_FILE)
 
 
-def instead(place: str | os.PathLike[str], what: str, hint: str) -> SourceError:
+def lacks_data(place: str | os.PathLike[str], what: str, hint: str) -> SourceError:
     """Return the error for a place that lacks data: it names the kind there, or ``hint``."""
-    found = look(place)
-    if found.what != _UNKNOWN:
-        what, hint = f"{what}, but {found.what}", found.hint
+    seen = peek(place)
+    if seen.what != _UNKNOWN:
+        what, hint = f"{what}, but {seen.what}", seen.hint
     return SourceError(f"{os.fspath(place)}: {what}", hint)
 
 
@@ -141,21 +141,21 @@ def metadata(path: Path) -> list[str]:
     return sorted(files & _METADATA) + inner
 
 
-def _source(kind: str, what: str, named: str) -> Look:
-    return Look(what, f"fastdata convert {kind} --root {named}", kind, kind)
+def _source(kind: str, what: str, named: str) -> Peek:
+    return Peek(what, f"fastdata convert {kind} --root {named}", kind, kind)
 
 
-def _splits(path: Path, splits: list[str], named: str) -> Look:
+def _splits(path: Path, splits: list[str], named: str) -> Peek:
     """Return the kind of a folder of splits: ImageNet's, or another dataset's."""
     below, files = _names(path / splits[0])
     if any(map(_WNID.fullmatch, below)):
         return _source("imagenet", "ImageNet", named)
     what = f"a folder of splits ({', '.join(splits)})"
     first = path / splits[0]
-    inner = look(first) if below or files else Look("", "")
+    inner = peek(first) if below or files else Peek("", "")
     if inner.source:
-        return Look(what, f"Pack each by itself: {inner.hint}", inner.source)
-    return Look(f"{what}, each {inner.what or 'empty'}", inner.hint or _LIST)
+        return Peek(what, f"Pack each by itself: {inner.hint}", inner.source)
+    return Peek(f"{what}, each {inner.what or 'empty'}", inner.hint or _LIST)
 
 
 def table_hint(table: Path) -> str:
@@ -166,7 +166,7 @@ def table_hint(table: Path) -> str:
     return f"fastdata convert coco --root {shlex.quote(str(table.parent))} --annotations {named}"
 
 
-def _coupled(path: Path, folders: Collection[str]) -> Look | None:
+def _coupled(path: Path, folders: Collection[str]) -> Peek | None:
     """Return the kind of annotations beside images: COCO's, YOLO's, VOC's layouts, or masks."""
     lower = {name.lower(): name for name in folders}
     targets = sorted(_TARGETS & set(lower))
@@ -183,13 +183,13 @@ def _coupled(path: Path, folders: Collection[str]) -> Look | None:
         f"a folder of images with {'annotations' if texts else 'targets'} in {lower[targets[0]]}/"
     )
     if any(name.endswith(".json") for name in own):
-        return Look(what, f"fastdata convert coco {named}")
+        return Peek(what, f"fastdata convert coco {named}")
     if "jpegimages" in rest:
-        return Look(what, f"fastdata convert voc {named}")
+        return Peek(what, f"fastdata convert voc {named}")
     if any(name.endswith((".yaml", ".yml")) for name in _names(path)[1]) or "labels" in targets:
-        return Look(what, f"fastdata convert yolo {named}")
+        return Peek(what, f"fastdata convert yolo {named}")
     images = lower[min(rest & _IMAGES or rest)]
-    return Look(
+    return Peek(
         what, f"fastdata convert masks {named} --images {images} --masks {lower[targets[0]]}"
     )
 
