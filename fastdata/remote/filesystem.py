@@ -225,8 +225,9 @@ def read_bytes(
     """Read a small file, or the bytes from ``start`` to before ``end``.
 
     An empty range sends no request. ``most`` is for a whole file; ``state`` is
-    `RemoteFile.state`, 0 accepts any. Raise FileNotFoundError if there is no such file, ChangedError if
-    it is in another state, AbandonedError if ``abandon`` cancelled the request; else RemoteError.
+    `RemoteFile.state`, 0 accepts any. Raise FileNotFoundError if there is no such file,
+    ChangedError if it is in another state, AbandonedError if ``abandon`` cancelled the request;
+    else RemoteError.
     """
     abandon = abandon or Abandon()
     whole = start is None or end is None
