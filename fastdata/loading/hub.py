@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from fastdata.decode.folders import own_method
 from fastdata.decode.hub import HUB_METHODS
-from fastdata.decode.rows import some_sizes
 from fastdata.errors import UsageError
-from fastdata.loading.fields.readable import Readable, Unreadable, overridden
+from fastdata.loading.fields.readable import Readable, Unreadable, compiled, overridden
 from fastdata.loading.noticing import IN_PLACE
 from fastdata.loading.seeding import seeded
 from fastdata.storage.fields import LABEL
@@ -25,10 +23,8 @@ from fastdata.storage.hugging_face import dataset_class, images_of
 from fastdata.storage.source import Source
 from fastdata.storage.tables import TableSource, TableView
 from fastdata.text import human_count
-from fastdata.transforms.compile import compile_recipe, own_hint
-from fastdata.transforms.identity import name_of, offered, pillow_changed
-from fastdata.transforms.outcomes import Refusal
-from fastdata.transforms.recipe import Recipe
+from fastdata.transforms.compile import own_hint
+from fastdata.transforms.identity import name_of, offered
 
 #: The function of each dataset, and the keys of the rows that it makes.
 _KEYS: WeakKeyDictionary[Any, tuple[Any, list[str] | Unreadable]] = WeakKeyDictionary()
@@ -67,11 +63,6 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Readable | Unre
     own: Readable | Unreadable = whole.described()
     if isinstance(own, Unreadable):
         return own
-    recipe: Recipe | Refusal = compile_recipe(
-        transform, sizes=partial(some_sizes, whole.source, whole.limits)
-    )
-    if reason := pillow_changed():
-        recipe = Refusal(f"{reason}. Undo that.")
     rows = _as_python(whole.opened_table.rows)
     names = {part.place[0]: part.field.name for part in rows.fields if len(part.place) == 1}
     if dicts := [key for key in keys if key not in names]:
@@ -92,7 +83,7 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Readable | Unre
         open=opener,
         transform=function,
         joint=True,
-        recipe=recipe,
+        recipe=compiled(transform, whole.source, whole.limits),
         files=dataset._fingerprint,
         fields=tuple(names[key] for key in keys),
         keys=tuple(keys),

@@ -22,20 +22,17 @@ from PIL import Image
 
 from fastdata.decode.folders import SAMPLE_METHODS, own_method
 from fastdata.decode.limits import Limits
-from fastdata.decode.rows import some_sizes
 from fastdata.errors import LEAVE_OUT, SampleError
-from fastdata.loading.fields.readable import Readable, Unreadable, overridden
+from fastdata.loading.fields.readable import Readable, Unreadable, compiled, overridden
 from fastdata.loading.noticing import remedy
 from fastdata.storage.annotated import Annotated, AnnotatedSource
 from fastdata.storage.fields import MASKS, Field
 from fastdata.storage.paths import working_folder
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count
-from fastdata.transforms.compile import compile_recipe, movements
-from fastdata.transforms.identity import changed, is_code, pillow_changed
+from fastdata.transforms.compile import movements
+from fastdata.transforms.identity import changed, is_code
 from fastdata.transforms.joint import ABSENT, Joint, Target
-from fastdata.transforms.outcomes import Refusal
-from fastdata.transforms.recipe import Recipe
 
 _WRAPPER = "torchvision.tv_tensors._dataset_wrapper"
 #: Beginning of the columns that masks are painted from.
@@ -354,10 +351,6 @@ def _as_images(
 
     what = f"{type(inner).__name__} of {human_count(len(annotated.samples), 'file')}"
     source = opener(False)
-    sizes = partial(some_sizes, source, Limits())
-    recipe: Recipe | Refusal = compile_recipe(transforms, None, joint, sizes)
-    if transforms is not None and (reason := pillow_changed()):
-        recipe = Refusal(f"{reason}. Undo that.")
     files = (type(inner), kind.state(inner), sorted(keys))
     return Readable(
         what=what,
@@ -367,7 +360,7 @@ def _as_images(
         open=opener,
         transform=transforms,
         joint=True,
-        recipe=recipe,
+        recipe=compiled(transforms, source, Limits(), joint),
         files=files,
         fields=("image", *joint.targets),
     )
