@@ -555,7 +555,7 @@ class ImageDataset(FolderAttributes, NativeSamples):
 
         Raises:
             IndexError: There is no such sample.
-            CorruptionError: The index is damaged; its label is that of no class.
+            CorruptionError: The index is damaged; its label is of no class.
             UsageError: The dataset has no index; or ``index`` is a slice, or no number.
         """
         return self._indexed.row(row_number(index, len(self)))
@@ -601,7 +601,7 @@ class ImageDataset(FolderAttributes, NativeSamples):
 
     @property
     def location(self) -> Path | str:
-        """The folder that is read: that of the staged copy, if there is one; or the URL."""
+        """The folder that is read, of the staged copy if there is one; or the URL."""
         return self._source.location
 
     @property
@@ -620,7 +620,7 @@ class ImageDataset(FolderAttributes, NativeSamples):
         return common_size(self._source, self.limits)
 
     def is_image(self, name: str) -> bool:
-        """Return whether a name is that of a field of images, or of masks that stay as they are."""
+        """Return whether a field has images, or masks that no transform moves."""
         kinds = IMAGES if self.transforms is None else ("image",)
         return any(one.name == name and one.kind in kinds for one in self._source.fields)
 

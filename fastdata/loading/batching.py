@@ -77,7 +77,7 @@ class Batching(ABC):
         self.ranks = arguments.ranks
 
     def __str__(self) -> str:
-        return "that of the sampler given"
+        return "by the given sampler"
 
     @property
     def shares_samples(self) -> bool:
@@ -169,8 +169,8 @@ class OrderedBatching(Batching):
 
     def __str__(self) -> str:
         if self.row_sampler is not None:
-            return f"that of the {type(self.row_sampler).__name__}"
-        order = "that of the Mixture" if isinstance(self._dataset, Mixture) else str(self.order)
+            return f"by the {type(self.row_sampler).__name__}"
+        order = "by the Mixture" if isinstance(self._dataset, Mixture) else str(self.order)
         return order + self._note
 
     @property
@@ -266,7 +266,7 @@ class PlannedBatching(Batching):
         self._check()
 
     def __str__(self) -> str:
-        return f"that of {self._batches!r}"
+        return f"by {self._batches!r}"
 
     @property
     def shuffles(self) -> bool:

@@ -38,15 +38,15 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Readable | Unre
     if reason := own_method(dataset, dataset_class(), *HUB_METHODS):
         return overridden(reason)
     images = images_of(dataset)
-    about = dataset.format
+    layout = dataset.format
     if not images:
         hint = "Make one of them: dataset.cast_column(NAME, datasets.Image())."
         return Unreadable("the datasets.Dataset has no column of images", hint)
-    if about["type"] != "custom":
-        what = f"has the format {about['type']!r}" if about["type"] else "has no transform"
+    if layout["type"] != "custom":
+        what = f"has the format {layout['type']!r}" if layout["type"] else "has no transform"
         return Unreadable(f"the datasets.Dataset {what}", IN_PLACE)
-    function = about["format_kwargs"].get("transform")
-    if sorted(about["columns"]) != sorted(dataset.column_names) or about["output_all_columns"]:
+    function = layout["format_kwargs"].get("transform")
+    if sorted(layout["columns"]) != sorted(dataset.column_names) or layout["output_all_columns"]:
         return Unreadable("the transform of the datasets.Dataset takes some columns", IN_PLACE)
     transform = offered(function)
     if transform is None:
@@ -71,10 +71,10 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Readable | Unre
     source.upright = whole.exif_transpose
 
     def opener(learns: bool) -> Source:
-        found = TableSource(rows, source)
+        opened_rows = TableSource(rows, source)
         if learns:
-            found.learn(whole.cache)
-        return found
+            opened_rows.learn(whole.cache)
+        return opened_rows
 
     return replace(
         own,
@@ -118,9 +118,9 @@ def _keys_of(dataset: Any, function: Any) -> list[str] | Unreadable:
         if images[0] in keys or len(others) > 1:
             return Unreadable(why, "Make it a column with dataset.map, before with_transform.")
         return Unreadable(why, f"Rename the column, also in the function: {renamed}.")
-    if len(found := [key for key in keys if key in images]) != 1:
-        return Unreadable(f"{name} returns {len(found)} columns of images", IN_PLACE)
-    columns = [key for key in keys if key not in found]
+    if len(of_images := [key for key in keys if key in images]) != 1:
+        return Unreadable(f"{name} returns {len(of_images)} columns of images", IN_PLACE)
+    columns = [key for key in keys if key not in of_images]
     for row in (0, -1) if columns else ():
         with suppress(Exception):  # a bad row is an error when it is its turn
             made = _made(dataset, row)

@@ -63,7 +63,7 @@ def starts_of(dataset: Any) -> npt.NDArray[np.int64] | None:
 def warn_of_rereading(dataset: Any, order: OrderLike | None, sampler: Any) -> None:
     """Warn if an order decodes row groups again and again: they do not fit into memory together.
 
-    Without an order, it is that of ``sampler``, if there is one, or as the rows lie.
+    Without an order, ``sampler`` decides, if there is one; else rows come as they lie.
     """
     while isinstance(sampler, BatchSampler):
         sampler = sampler.sampler

@@ -151,10 +151,10 @@ class NoticingPass(Iterator[Any]):
 
 def _has_images(batch: Any, batched: bool) -> bool:
     """Return whether a batch has images, and no arrays but these and masks of their size."""
-    found, sizes, others = False, set(), []
+    has_pil, sizes, arrays = False, set(), []
     for part, depth in islice(_parts(batch), _MOST_PARTS):
         if isinstance(part, Image.Image):
-            found = found or part.mode == "RGB"
+            has_pil = has_pil or part.mode == "RGB"
         elif isinstance(part, (torch.Tensor, np.ndarray)) and part.ndim > 2:
             single = depth > 1 or not batched
             if part.ndim > 4:
@@ -163,8 +163,8 @@ def _has_images(batch: Any, batched: bool) -> bool:
                 sides = part.shape[-3:]
                 sizes |= {sides[1:], sides[:2]}
             else:
-                others.append(part.shape[-2:])
-    return (found or bool(sizes)) and all(one in sizes for one in others)
+                arrays.append(part.shape[-2:])
+    return (has_pil or bool(sizes)) and all(one in sizes for one in arrays)
 
 
 def _is_image(part: Any) -> bool:

@@ -46,7 +46,7 @@ class Pass(Iterator[Any]):
             self._gradients._add_dataloader(self)  # by a weak reference
 
     def _open(self) -> None:
-        """Prepare the batches from where the loader is to begin."""
+        """Prepare the batches from the place where the loader begins."""
         self._start, self._progress, batches = self._loader._open_pass()
         self._batches = self._through(batches)
         if self._gradients is not None:
@@ -82,7 +82,7 @@ class Pass(Iterator[Any]):
     def __next__(self) -> Any:
         if not self._begun:
             self._begin()
-        # The loader's state is that of the pass whose ``next`` ran last.
+        # The pass whose ``next`` ran last decides the loader's state.
         before, self._loader._progress = self._loader._progress, self._progress
         try:
             batch = next(self._batches)

@@ -94,7 +94,7 @@ class Resumable(LeftAlone[T], Generic[T]):
     #: Whether a state was loaded, or batches skipped, for the pass to come; and whether that state
     #: ends the epoch that was set since.
     _loaded = _at_end = False
-    #: Progress of the pass that delivered the last batch; None once another one is to begin.
+    #: Progress of the pass that delivered the last batch; None before the next one begins.
     _progress: PassProgress | None = None
     #: The samplers' epochs when this loader last looked.
     _seen: Sequence[tuple[Any, int]] = ()

@@ -220,9 +220,9 @@ class DrawnDataset(Dataset[Any]):
                 for number, own in zip(planned.numbers.tolist(), keys, strict=True):
                     seed(own)
                     samples.append(self._dataset[number])
-        found = _Samples(samples)
-        found.key = key
-        return found
+        batched = _Samples(samples)
+        batched.key = key
+        return batched
 
 
 def _own_fetch(dataset: Any) -> Callable[[Sequence[int]], Any] | None:
