@@ -47,7 +47,7 @@ from fastdata.loading.fields.targets import (
 )
 from fastdata.once import once
 from fastdata.remote.options import RemoteOptions
-from fastdata.staging.place import Place
+from fastdata.staging.place import DatasetPlace
 from fastdata.staging.staged import tell_of_copy
 from fastdata.storage.cache import Cache
 from fastdata.storage.field_source import FieldSource, MissingError
@@ -192,7 +192,7 @@ class ImageDataset(FolderAttributes, NativeSamples):
                     target_transform = self.folder.target_transform
         self.cache = cache if isinstance(cache, Cache) or cache is None else Cache(cache)
         fixed = self._table is not None
-        self._place = Place(path, self.cache, storage_options, remote, fixed)
+        self._place = DatasetPlace(path, self.cache, storage_options, remote, fixed)
         self.path: Path | str = self._place.path
         self.transform = transform
         self.target_transform, self.transforms = target_transform, transforms

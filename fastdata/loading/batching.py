@@ -463,19 +463,8 @@ def _sharded(
             f"the sampler is for {planned.rows} samples, and the dataset has {len(dataset)}",
             "Give the sampler a weight, factor or label of each sample.",
         )
-    rank, world_size = arguments.ranks or (0, 1)
-    return ShardedSampler(
-        dataset,
-        arguments.batch_size or 1,
-        order=order or ("random" if shuffle else "sequential"),
-        seed=arguments.seed or 0,
-        rank=rank,
-        world_size=world_size,
-        drop_last=arguments.drop_last,
-        starts=starts_of(dataset),
-        planned=planned,
-        group=group,
-    )
+    order = order or ("random" if shuffle else "sequential")
+    return ShardedSampler(dataset, arguments, order, starts_of(dataset), planned, group)
 
 
 def _draws_once(batch_sampler: Any, samples: int) -> bool:

@@ -132,36 +132,26 @@ class PrefixDataset(NativeSamples, Dataset[Any]):
 
 
 def _recognise_concat(dataset: ConcatDataset[Any]) -> Readable | Unreadable:
-    if reason := own_method(dataset, ConcatDataset, *SAMPLE_METHODS):
-        return overridden(reason)
-    if dataset.cumulative_sizes != np.cumsum([len(one) for one in dataset.datasets]).tolist():  # type: ignore[arg-type]
-        why = "a part of the ConcatDataset has another number of samples than when that was made"
-        return Unreadable(why, "Make the ConcatDataset again.")
-    parts = []
-    for number, one in enumerate(dataset.datasets):
-        part = recognise(one)
-        if isinstance(part, Unreadable):
-            return part._replace(reason=f"part {number} of the ConcatDataset: {part.reason}")
+    names = [f"part {number}" for number in range(len(dataset.datasets))]
+    parts = _parts(dataset, ConcatDataset, names)
+    if isinstance(parts, Unreadable):
+        return parts
+    for name, part in zip(names, parts, strict=True):
         if isinstance(part.subset, MixedRows):
-            why = f"part {number} of the ConcatDataset is a Mixture"
+            why = f"{name} of the ConcatDataset is a Mixture"
             return Unreadable(why, "Name its sources, and the other parts, in one Mixture.")
-        parts.append(part)
-    return _join(parts, dataset, "ConcatDataset", [f"part {n}" for n in range(len(parts))])
+    return _join(parts, dataset, "ConcatDataset", names)
 
 
 def _recognise_mixture(dataset: Mixture) -> Readable | Unreadable:
-    if reason := own_method(dataset, Mixture, *SAMPLE_METHODS):
-        return overridden(reason)
-    if dataset.cumulative_sizes != np.cumsum([len(one) for one in dataset.datasets]).tolist():  # type: ignore[arg-type]
-        why = "a source of the Mixture has another number of samples than when that was made"
-        return Unreadable(why, "Make the Mixture again.")
-    parts, fields = [], dataset.fields
-    for name, one in zip(dataset.names, dataset.datasets, strict=True):
-        part = recognise(one)
-        if isinstance(part, Unreadable):
-            return part._replace(reason=f"source {name!r} of the Mixture: {part.reason}")
-        parts.append(part if fields is None else _with_fields(part, fields, dataset.named))
-    joined = _join(parts, dataset, "Mixture", [f"source {name!r}" for name in dataset.names])
+    names = [f"source {name!r}" for name in dataset.names]
+    parts = _parts(dataset, Mixture, names)
+    if isinstance(parts, Unreadable):
+        return parts
+    fields = dataset.fields
+    if fields is not None:
+        parts = [_with_fields(part, fields, dataset.named) for part in parts]
+    joined = _join(parts, dataset, "Mixture", names)
     if isinstance(joined, Unreadable):
         return joined
     if dataset.places and any(field.name == SOURCE for field in joined.schema):
@@ -174,6 +164,25 @@ def _recognise_mixture(dataset: Mixture) -> Readable | Unreadable:
     if fields is None:
         return joined
     return replace(joined, fields=fields, keys=fields if dataset.named else ())
+
+
+def _parts(
+    dataset: ConcatDataset[Any], base: type[Any], names: Sequence[str]
+) -> list[Readable] | Unreadable:
+    """Return how fastdata reads the parts of a dataset, or why it cannot read one."""
+    if reason := own_method(dataset, base, *SAMPLE_METHODS):
+        return overridden(reason)
+    kind, noun = base.__name__, names[0].split()[0]
+    if dataset.cumulative_sizes != np.cumsum([len(one) for one in dataset.datasets]).tolist():  # type: ignore[arg-type]
+        why = f"a {noun} of the {kind} has another number of samples than when that was made"
+        return Unreadable(why, f"Make the {kind} again.")
+    parts = []
+    for name, one in zip(names, dataset.datasets, strict=True):
+        part = recognise(one)
+        if isinstance(part, Unreadable):
+            return part._replace(reason=f"{name} of the {kind}: {part.reason}")
+        parts.append(part)
+    return parts
 
 
 def _with_fields(images: Readable, fields: tuple[str, ...], named: bool) -> Readable:
@@ -240,7 +249,8 @@ def _join(
         target_transform=None,
         recipe=recipe,
         files=None,
-        subset=_concatenated(parts),
+        subset=_concatenated(parts, [part.subset for part in parts]),
+        positions=_concatenated(parts, [part.positions for part in parts]),
         parts=tuple(parts),
     )
 
@@ -290,14 +300,13 @@ def _stack(one: Readable, other: Readable) -> bool:
     )
 
 
-def _concatenated(parts: list[Readable]) -> Indices | None:
+def _concatenated(parts: list[Readable], rows: Sequence[Any]) -> Indices | None:
     """Return the parts' sample numbers in a source of all parts; None if they are the same."""
-    if all(part.subset is None for part in parts):
+    if all(one is None for one in rows):
         return None
     numbers, start = [], 0
-    for part in parts:
-        own: Any = np.arange(part.opened) if part.subset is None else part.subset
-        numbers.append(own + start)
+    for part, own in zip(parts, rows, strict=True):
+        numbers.append((np.arange(part.opened) if own is None else own) + start)
         start += part.opened
     return np.concatenate(numbers)
 

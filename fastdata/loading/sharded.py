@@ -11,6 +11,7 @@ import numpy.typing as npt
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler
 
 from fastdata.errors import SlowPathWarning, warn
+from fastdata.loading.arguments import Arguments
 from fastdata.loading.samplers import EpochSampler, PlannedSampler
 from fastdata.plan.order import Order, OrderLike, make_order
 from fastdata.plan.schedule import ordered
@@ -46,36 +47,31 @@ class ShardedSampler(LoadersOwn, DistributedSampler[Any]):
     """Sampler of one rank's samples, in the batches of `fastdata.plan.sharding.Epoch`.
 
     It is a ``DistributedSampler``, so that frameworks do not add one. Only the dataset's length
-    matters. ``starts`` are as of `make_order`. ``planned`` is shared out instead of an order.
+    matters. ``arguments`` are the loader's. ``starts`` are as of `make_order`. ``planned`` is shared out instead of an order.
     ``group`` positions belong to one batch; the last batches are then full.
     """
 
     def __init__(
         self,
         dataset: Sized,
-        batch_size: int,
-        *,
-        order: OrderLike = "random",
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        drop_last: bool = False,
-        starts: npt.NDArray[np.int64] | None = None,
-        planned: PlannedSampler | None = None,
-        group: int = 1,
+        arguments: Arguments,
+        order: OrderLike,
+        starts: npt.NDArray[np.int64] | None,
+        planned: PlannedSampler | None,
+        group: int,
     ) -> None:
-        self._starts = starts
-        self.planned = planned
+        self._starts, self.planned, self.order = starts, planned, order
         if planned is not None:
             dataset = planned
+        batch_size, drop_last = arguments.batch_size or 1, arguments.drop_last
+        rank, world_size = arguments.ranks or (0, 1)
         self.plan = Epoch(len(dataset), batch_size, rank, world_size, drop_last, full=group > 1)
-        self.order = order
         super().__init__(
             dataset,  # type: ignore[arg-type]
             world_size,
             rank,
             shuffle=order != "sequential",
-            seed=seed,
+            seed=arguments.seed or 0,
             drop_last=drop_last,
         )
         self.recount()

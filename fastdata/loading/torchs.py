@@ -21,6 +21,7 @@ from fastdata.device.transfer import map_tensors
 from fastdata.loading.arguments import TorchLoader
 from fastdata.loading.collate import fast_collate
 from fastdata.loading.mixture import Mixture
+from fastdata.loading.passes import WrappedPass
 from fastdata.loading.seeding import reseeding, seeded
 from fastdata.loading.sharded import ShardedSampler
 from fastdata.plan.draws import epoch_key
@@ -155,17 +156,12 @@ class DrawnBatches:
         return batches()  # not a generator itself, so that `begun` is set before the first batch
 
 
-class DrawnPass(Iterator[Any]):
+class DrawnPass(WrappedPass):
     """Pass of torch's loader that records the key of the batch delivered last in ``progress``."""
 
     def __init__(self, batches: Iterator[Any], drawn: DrawnBatches, progress: PassProgress) -> None:
-        self._batches, self._begun, self._progress = batches, drawn.begun, progress
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._batches, name)
-
-    def __len__(self) -> int:
-        return len(self._batches)  # type: ignore[arg-type]
+        super().__init__(batches)
+        self._begun, self._progress = drawn.begun, progress
 
     def __next__(self) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""`Place`: what a path or URL names: a dataset, its staged copy, or files indexed on first use."""
+"""`DatasetPlace`: a dataset by its path or URL, its staged copy, or files indexed on use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fastdata.storage.parts import open_local
 from fastdata.storage.source import Source
 
 
-class Place:
+class DatasetPlace:
     """Path or URL of a dataset, and the options of reading it.
 
     ``fixed``: it is a table's name or absolute path already.
