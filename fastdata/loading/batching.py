@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.utils.data import (
     BatchSampler,
@@ -20,7 +20,6 @@ from torch.utils.data import (
 )
 
 from fastdata.errors import UsageError
-from fastdata.loading.arguments import Arguments
 from fastdata.loading.mixture import Mixture, group_of, mixtures_in
 from fastdata.loading.neighbours import (
     blocks_of,
@@ -39,6 +38,9 @@ from fastdata.plan.schedule import Drawn, ordered, sampled
 from fastdata.plan.sharding import Epoch
 from fastdata.plan.table import PlanTable, table_of
 from fastdata.text import human_count
+
+if TYPE_CHECKING:
+    from fastdata.loading.arguments import Arguments
 
 
 class Drawing(NamedTuple):
@@ -248,8 +250,8 @@ class OrderedBatching(Batching):
                 "belongs apart",
                 f"Resume with a batch_size that divides {start.at} and {self._group}.",
             )
-        drop_last, full = self._arguments.drop_last, self._grouped
-        return Epoch(self.samples, size, start.rank, start.world_size, drop_last, start.at, full)
+        ranks = start.rank, start.world_size
+        return _share(self._arguments, self.samples, ranks, self._grouped, start.at)
 
 
 class PlannedBatching(Batching):
@@ -464,7 +466,17 @@ def _sharded(
             "Give the sampler a weight, factor or label of each sample.",
         )
     order = order or ("random" if shuffle else "sequential")
-    return ShardedSampler(dataset, arguments, order, starts_of(dataset), planned, group)
+    samples = len(dataset if planned is None else planned)
+    plan = _share(arguments, samples, arguments.ranks or (0, 1), group > 1)
+    return ShardedSampler(dataset, plan, order, arguments.seed or 0, starts_of(dataset), planned)
+
+
+def _share(
+    arguments: Arguments, samples: int, ranks: tuple[int, int], full: bool, start: int = 0
+) -> Epoch:
+    """Return a rank's share of an epoch; ``full``: each batch belongs together."""
+    size = arguments.batch_size or 1
+    return Epoch(samples, size, *ranks, arguments.drop_last, start, full)
 
 
 def _draws_once(batch_sampler: Any, samples: int) -> bool:

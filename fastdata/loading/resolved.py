@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,7 +12,6 @@ from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination
 from fastdata.errors import UsageError
 from fastdata.loading.arguments import Arguments
-from fastdata.loading.batching import Batching
 from fastdata.loading.collate import fast_collate
 from fastdata.loading.fields.readable import Readable, Unreadable
 from fastdata.loading.fields.samples import BESIDES, SOURCE
@@ -25,6 +24,9 @@ from fastdata.transforms.identity import fresh_look
 from fastdata.transforms.outcomes import Refusal, Unknown, without_fixed_size
 from fastdata.transforms.recipe import NO_IMAGE, Recipe
 from fastdata.transforms.schedule import BySize
+
+if TYPE_CHECKING:
+    from fastdata.loading.batching import Batching
 
 _PATHS = {
     "native": "native: {}",

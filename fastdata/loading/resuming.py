@@ -12,8 +12,6 @@ import torch.utils.data
 from torch.utils.data import IterableDataset
 
 from fastdata.errors import SlowPathWarning, UsageError, warn
-from fastdata.loading.batching import Batching
-from fastdata.loading.resolved import Resolved
 from fastdata.loading.sharded import LoadersOwn, ShardedSampler
 from fastdata.plan.position import PassProgress, Position
 from fastdata.plan.sharding import epoch_number
@@ -21,6 +19,9 @@ from fastdata.plan.table import PlanTable
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing only since Python 3.11
+
+    from fastdata.loading.batching import Batching
+    from fastdata.loading.resolved import Resolved
 
 T = TypeVar("T", covariant=True)
 

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler
 
 from fastdata.errors import SlowPathWarning, warn
-from fastdata.loading.arguments import Arguments
 from fastdata.loading.samplers import EpochSampler, PlannedSampler
 from fastdata.plan.order import Order, OrderLike, make_order
 from fastdata.plan.schedule import ordered
@@ -47,32 +46,26 @@ class ShardedSampler(LoadersOwn, DistributedSampler[Any]):
     """Sampler of one rank's samples, in the batches of `fastdata.plan.sharding.Epoch`.
 
     It is a ``DistributedSampler``, so that frameworks do not add one. Only the dataset's length
-    matters. ``arguments`` are the loader's. ``starts`` are as of `make_order`. ``planned`` is shared out instead of an order.
-    ``group`` positions belong to one batch; the last batches are then full.
+    matters. ``starts`` are as of `make_order`. ``planned`` is shared out instead of an order.
     """
 
     def __init__(
         self,
         dataset: Sized,
-        arguments: Arguments,
+        plan: Epoch,
         order: OrderLike,
+        seed: int,
         starts: npt.NDArray[np.int64] | None,
         planned: PlannedSampler | None,
-        group: int,
     ) -> None:
-        self._starts, self.planned, self.order = starts, planned, order
-        if planned is not None:
-            dataset = planned
-        batch_size, drop_last = arguments.batch_size or 1, arguments.drop_last
-        rank, world_size = arguments.ranks or (0, 1)
-        self.plan = Epoch(len(dataset), batch_size, rank, world_size, drop_last, full=group > 1)
+        self.plan, self.order, self._starts, self.planned = plan, order, starts, planned
         super().__init__(
-            dataset,  # type: ignore[arg-type]
-            world_size,
-            rank,
+            dataset if planned is None else planned,  # type: ignore[arg-type]
+            plan.world_size,
+            plan.rank,
             shuffle=order != "sequential",
-            seed=arguments.seed or 0,
-            drop_last=drop_last,
+            seed=seed,
+            drop_last=plan.drop_last,
         )
         self.recount()
 
