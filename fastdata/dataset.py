@@ -28,7 +28,7 @@ from fastdata.decode.limits import Limits
 from fastdata.decode.memory import rows_of
 from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import common_size, decode_row
-from fastdata.errors import NoAttributeError, UsageError, warn
+from fastdata.errors import NoAttributeError, UsageError
 from fastdata.loading.fields.readable import Readable, Unreadable, compiled, other_style, overridden
 from fastdata.loading.fields.samples import (
     NativeSamples,
@@ -44,6 +44,7 @@ from fastdata.loading.fields.targets import (
     require_still,
     warn_of_boxes,
     warn_of_targets,
+    warn_of_turned,
 )
 from fastdata.once import once
 from fastdata.remote.options import RemoteOptions
@@ -51,8 +52,9 @@ from fastdata.staging.place import DatasetPlace
 from fastdata.staging.staged import tell_of_copy
 from fastdata.storage.cache import Cache
 from fastdata.storage.field_source import FieldSource, MissingError
-from fastdata.storage.fields import IMAGES, LABEL, MASKS, outlines_among
+from fastdata.storage.fields import IMAGES, LABEL
 from fastdata.storage.hugging_face import Hub, is_hub, open_hub, split_formats
+from fastdata.storage.learnt import LearningSource
 from fastdata.storage.listed import FileList, FilesSource
 from fastdata.storage.manifest import Manifest
 from fastdata.storage.packed import IndexedSource, require_same
@@ -222,13 +224,9 @@ class ImageDataset(FolderAttributes, NativeSamples):
         if self._source.capabilities.row_groups:
             warn_of_row_groups(str(self._source.location))
         if isinstance(self._source, IndexedSource):
-            located = [one.name for one in fields if one.format]
-            located += [MASKS] * bool(outlines_among(fields))
-            shown = ", ".join(name for name in located if name in self._fields)
             fits = self.manifest.source.get("exif_transpose", self.exif_transpose)
-            if shown and fits != self.exif_transpose:
-                kind = "turned images" if fits else "stored images"
-                warn(f"{path}: its {shown} are for {kind}. Give exif_transpose={fits}.")
+            if fits != self.exif_transpose:
+                warn_of_turned(path, self._fields, fields, fits)
 
     @classmethod
     def from_table(
@@ -283,18 +281,10 @@ class ImageDataset(FolderAttributes, NativeSamples):
         self._source = self._open_source() if source is None else source
         self._source.upright = self.style.exif_transpose
         self._source.fields = with_formats(self._source.fields, self._formats, self.path)
-        self.classes = list(self._source.classes or self._classes_of_objects())
+        self.classes = list(self._source.classes or ())
+        if not self.classes and isinstance(self._source, (IndexedSource, PartsSource)):
+            self.classes = self.manifest.object_classes
         self._fields = self._chosen_fields()
-
-    def _classes_of_objects(self) -> Sequence[str]:
-        """Return the names of the classes that COCO's, VOC's or YOLO's labels number."""
-        if not isinstance(self._source, (IndexedSource, PartsSource)):
-            return ()
-        origin: Any = self.manifest.source
-        while isinstance(origin, Mapping) and "classes" not in origin:
-            origin = origin.get("of")  # a packed dataset's own source
-        names = (origin or {}).get("classes")
-        return names if isinstance(names, list) and all(isinstance(x, str) for x in names) else ()
 
     @property
     def exif_transpose(self) -> bool:
@@ -466,14 +456,15 @@ class ImageDataset(FolderAttributes, NativeSamples):
         if self.style.color != "rgb":
             return other_style(self.style.color)
         self._require_still()
-        folder, opener, files, what = self.folder, self._opened, None, repr(self)
+        folder, files, what = self.folder, None, repr(self)
+        opener: Callable[[bool], Source] = self._opened
         if folder is not None:
             if reason := own_method(folder, folder_class(), *SAMPLE_METHODS):
                 return overridden(reason)
             if otherwise := why_not_pillow(folder):
                 return Unreadable(*otherwise)
             files = list(folder.samples)  # the folder's own may be changed in place
-            opener = partial(self._open_files, FileList(files, folder.classes))
+            opener = partial(self._opened, files=FileList(files, folder.classes))
             what = f"{type(folder).__name__} of {human_count(len(files), 'file')}"
         further = {
             name: self.further_transforms.get(name)
@@ -499,24 +490,19 @@ class ImageDataset(FolderAttributes, NativeSamples):
             keys=self.fields if self.named else (),
         )
 
-    def _open_files(self, files: FileList, learns: bool) -> Source:
-        """Return the source of a folder's files, as they are listed now."""
-        source = FilesSource(files, self.path, self._base)
-        source.upright = self.style.exif_transpose
-        if learns:
-            source.learn(self.cache)
-        return source
-
-    def _opened(self, learns: bool) -> Source:
+    def _opened(self, learns: bool, files: FileList | None = None) -> Source:
         """Return the source for a loader, which may keep what it learns of the images."""
-        if learns and isinstance(self.source, IndexedSource):
+        source, cache = self._source, self.cache
+        if files is not None:
+            source = FilesSource(files, self.path, self._base)
+            source.upright = self.exif_transpose
+        elif self._table is not None and learns:
+            source = TableSource(self.opened_table.rows, source)
+        elif self.is_remote:
             # A URL's cache limits the pieces of its files.
-            nothing = self.cache is not None and self.cache.bytes == 0
-            self.source.learn(Cache(bytes=0 if nothing else None) if self.is_remote else self.cache)
-        if self._table is None or not learns:
-            return self.source
-        source = TableSource(self.opened_table.rows, self.source)
-        source.learn(self.cache)
+            cache = Cache(bytes=0 if cache is not None and cache.bytes == 0 else None)
+        if learns and isinstance(source, LearningSource):
+            source.learn(cache)
         return source
 
     @once
