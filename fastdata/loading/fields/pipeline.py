@@ -47,7 +47,6 @@ from fastdata.storage.source import (
     Source,
     Stamped,
 )
-from fastdata.transforms import geometry
 from fastdata.transforms.geometry import ANY_SIZE, Cuts
 
 if TYPE_CHECKING:
@@ -137,7 +136,6 @@ class Pipeline:
         programs = settings.recipe.programs
         self._table = None if settings.part_of is not None else self._table
         self._gathers_first = self._table is None
-        self._geometries = [geometry.compiled(program.steps) for program in programs]
         self._options = _options_of(programs)
 
     def masks(self) -> OutlinePipeline:
@@ -172,8 +170,8 @@ class Pipeline:
         views = []
         for number, options in enumerate(self._options):
             view = View(self._memory(batch, number), _NO_CUTS)
-            drawn = self._geometries[number], child(batch.key, number)
-            views.append(_native.Rendering(view.memory.array, drawn=drawn, **options))
+            key = child(batch.key, number)
+            views.append(_native.Rendering(view.memory.array, key=key, **options))
             batch.views.append(view)
         self._submit(batch, batch.rows, views)
 
