@@ -49,9 +49,9 @@ def collate_padded(
         UsageError: ``multiple`` is no whole number from 1; when called: images are no tensors.
     """
     if type(multiple) is not int or multiple < 1:
-        found = repr(multiple) if isinstance(multiple, int | float | str) else type(multiple)
+        shown = repr(multiple) if isinstance(multiple, int | float | str) else type(multiple)
         hint = "Give a whole number from 1, and the result as collate_fn=collate_padded(32)."
-        raise UsageError(f"collate_padded: multiple={found}", hint)
+        raise UsageError(f"collate_padded: multiple={shown}", hint)
     return _Padding(multiple, fill, target_fill)
 
 
@@ -104,13 +104,13 @@ def _padded(several: Sequence[torch.Tensor], height: int, width: int, fill: floa
     shape = (len(several), *first.shape[:-2], height, width)
     rows = first.ndim == 3 and first.stride(0) == 1 and first.shape[0] > 1
     layout = torch.channels_last if rows else torch.contiguous_format
-    found = torch.empty(shape, dtype=first.dtype, memory_format=layout)
-    for place, one in zip(found, several, strict=True):
+    padded = torch.empty(shape, dtype=first.dtype, memory_format=layout)
+    for place, one in zip(padded, several, strict=True):
         high, wide = one.shape[-2:]
         place[..., :high, :wide] = one.as_subclass(torch.Tensor)
         place[..., high:, :] = fill
         place[..., :high, wide:] = fill
-    return found
+    return padded
 
 
 def collate_patches(
@@ -130,7 +130,7 @@ def collate_patches(
 
     Args:
         patch_size: P, the side of a patch, in pixels.
-        length: L; None: that of the longest image in the batch.
+        length: L; None: the length of the longest image in the batch.
         packed: Leave the padding out: ``patches`` and ``patch_coord`` are a `fastdata.Ragged`,
             whose ``offsets`` bound the images, and there is no ``patch_valid``.
 
@@ -170,9 +170,9 @@ class _Patching:
         side = self.patch_size
         whole = isinstance(image, torch.Tensor) and image.ndim == 3
         if not whole or image.shape[1] % side or image.shape[2] % side:
-            found = tuple(image.shape) if isinstance(image, torch.Tensor) else type(image).__name__
+            shown = tuple(image.shape) if isinstance(image, torch.Tensor) else type(image).__name__
             raise UsageError(
-                f"collate_patches takes images of whole patches of {side} pixels, and got {found}",
+                f"collate_patches takes images of whole patches of {side} pixels, and got {shown}",
                 f"End the transform with ResizeToSequence({side}), or that and Normalize.",
             )
         # The loader inspects each call of torch here, which takes longer than the copy. numpy has

@@ -15,6 +15,7 @@ from PIL import Image
 
 from fastdata.decode.folders import (
     SAMPLE_METHODS,
+    FolderAttributes,
     folder_class,
     load_by_folder,
     own_method,
@@ -26,15 +27,15 @@ from fastdata.decode.hub import require_hub, style_of
 from fastdata.decode.limits import Limits
 from fastdata.decode.memory import rows_of
 from fastdata.decode.pillow import AS_STORED, RGB
-from fastdata.decode.rows import common_size, decode_row, some_sizes
-from fastdata.errors import NoAttributeError, UsageError, warn
+from fastdata.decode.rows import common_size, decode_row
+from fastdata.errors import NoAttributeError, UsageError
 from fastdata.loading.fields.names import (
     chosen_fields,
     require_callable,
     row_number,
     row_numbers,
 )
-from fastdata.loading.fields.readable import Readable, Unreadable, other_style, overridden
+from fastdata.loading.fields.readable import Readable, Unreadable, compiled, other_style, overridden
 from fastdata.loading.fields.samples import NativeSamples, value_of
 from fastdata.loading.fields.targets import (
     TargetReader,
@@ -42,21 +43,21 @@ from fastdata.loading.fields.targets import (
     require_still,
     warn_of_boxes,
     warn_of_targets,
+    warn_of_turned,
 )
 from fastdata.once import once
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.patterns import absolute, is_pattern
-from fastdata.remote.urls import is_url, redact
-from fastdata.staging.first_use import indexed, is_indexed_here
-from fastdata.staging.staged import Original, tell_of_copy, telling_of_copy
+from fastdata.staging.place import DatasetPlace
+from fastdata.staging.staged import tell_of_copy
 from fastdata.storage.cache import Cache
 from fastdata.storage.field_source import FieldSource, MissingError
-from fastdata.storage.fields import IMAGES, LABEL, MASKS, outlines_among
+from fastdata.storage.fields import IMAGES, LABEL
 from fastdata.storage.hugging_face import Hub, is_hub, open_hub, split_formats
+from fastdata.storage.learnt import LearningSource
 from fastdata.storage.listed import FileList, FilesSource
 from fastdata.storage.manifest import Manifest
 from fastdata.storage.packed import IndexedSource, require_same
-from fastdata.storage.parts import PartsSource, open_local
+from fastdata.storage.parts import PartsSource
 from fastdata.storage.paths import working_folder
 from fastdata.storage.records import Row
 from fastdata.storage.row_groups import warn_of_row_groups
@@ -65,14 +66,13 @@ from fastdata.storage.source import Blob, Source
 from fastdata.storage.tables import TableSource, TableView
 from fastdata.text import class_name, human_count
 from fastdata.transforms.compile import compile_recipe, first_of_ours
-from fastdata.transforms.identity import pillow_changed
 from fastdata.transforms.outcomes import Refusal, without_fixed_size
 from fastdata.transforms.recipe import NO_IMAGE, Recipe
 
 Transform: TypeAlias = Callable[[Image.Image], Any]
 
 
-class ImageDataset(NativeSamples):
+class ImageDataset(FolderAttributes, NativeSamples):
     """A map-style dataset of images: ``dataset[i]`` is (image, label), or a dict of given fields.
 
     Works as the dataset of ``torch.utils.data.DataLoader`` with any number of workers: it is
@@ -158,12 +158,11 @@ class ImageDataset(NativeSamples):
         storage_options: Mapping[str, Any] | None = None,
         remote: RemoteOptions | None = None,
     ) -> None:
-        given = dict(transform) if isinstance(transform, Mapping) else {"image": transform}
-        transform = given.pop("image", None)
-        named: dict[str, Any] = {f"transform[{name!r}]": one for name, one in given.items()}
+        further = dict(transform) if isinstance(transform, Mapping) else {"image": transform}
+        transform = further.pop("image", None)
+        named: dict[str, Any] = {f"transform[{name!r}]": one for name, one in further.items()}
         named |= {"transform": transform, "transforms": transforms}
-        named |= {"target_transform": target_transform}
-        require_callable(named)
+        require_callable({**named, "target_transform": target_transform})
         if exif_transpose not in (None, True, False):
             raise UsageError(f"exif_transpose={exif_transpose!r}", "Give True or False.")
         if not isinstance(limits, (Limits, type(None))):
@@ -192,42 +191,41 @@ class ImageDataset(NativeSamples):
                 require_callable({"transform": transform})
                 if target_transform is None:
                     target_transform = self.folder.target_transform
-        fixed = self._table is not None or is_pattern(path)  # where files are is known already
-        self._place = os.fspath(path) if fixed else absolute(path)
-        self._url = self._place if is_url(path) else None
-        self.path: Path | str = Path(self._place) if self._url is None else redact(self._url)
+        self.cache = cache if isinstance(cache, Cache) or cache is None else Cache(cache)
+        fixed = self._table is not None
+        self._place = DatasetPlace(path, self.cache, storage_options, remote, fixed)
+        self.path: Path | str = self._place.path
         self.transform = transform
         self.target_transform, self.transforms = target_transform, transforms
-        self.further_transforms = given
+        self.further_transforms = further
         self._given_fields, self._formats = fields, formats
         self.limits = limits or Limits()
         hub = self.opened_table if self.hub is not None else None
         self.style = style_of(color, exif_transpose, hub)
         self._check_style()
-        self.cache = cache if isinstance(cache, Cache) or cache is None else Cache(cache)
-        self._storage_options, self._remote = storage_options, remote
-        self._index: Path | None = None
         self._generation = ""
         self._open()
         if self._is_staged:
             tell_of_copy(self.path, self.location)
-        self._check_options()
+        if not self.is_remote:
+            self._place.require_local_options()
         self._require_still(tell=True)
-        unknown = [one for one in self._source.fields if one.name not in (formats or {})]
+        self._warn_of_fields(transforms is not None and fields is None)
+
+    def _warn_of_fields(self, by_default: bool) -> None:
+        """Warn of fields that may not be meant; ``by_default``: a joint transform gets few."""
+        fields, path = self._source.fields, self.path
+        unknown = [one for one in fields if one.name not in (self._formats or {})]
         for name in ("transform", "transforms"):
             warn_of_boxes(name, getattr(self, name), self._fields, unknown)
-        if transforms is not None and fields is None:
-            warn_of_targets(self.path, self._fields, self._source.fields)
+        if by_default:
+            warn_of_targets(path, self._fields, fields)
         if self._source.capabilities.row_groups:
             warn_of_row_groups(str(self._source.location))
         if isinstance(self._source, IndexedSource):
-            located = [one.name for one in self._source.fields if one.format]
-            located += [MASKS] * bool(outlines_among(self._source.fields))
-            shown = ", ".join(name for name in located if name in self._fields)
             fits = self.manifest.source.get("exif_transpose", self.exif_transpose)
-            if shown and fits != self.exif_transpose:
-                kind = "turned images" if fits else "stored images"
-                warn(f"{self.path}: its {shown} are for {kind}. Give exif_transpose={fits}.")
+            if fits != self.exif_transpose:
+                warn_of_turned(path, self._fields, fields, fits)
 
     @classmethod
     def from_table(
@@ -272,42 +270,20 @@ class ImageDataset(NativeSamples):
             hint = "Give labels in the table: a column, or (image, label) in each row."
             raise UsageError(f"transform= cannot be called: {class_name(transform)}", hint)
         formats, kinds = split_formats(formats)
-        about: Any = {"image": image, "label": label, "key": key, "root": root, "classes": classes}
-        rows: Any = rows_of(table, kinds=kinds, **about)
+        columns: Any = {"image": image, "label": label, "key": key}
+        rows: Any = rows_of(table, kinds=kinds, root=root, classes=classes, **columns)
         return cls(rows, transform, target_transform, formats=formats, **options)
-
-    def _check_options(self) -> None:
-        """Raise `UsageError` for options that do not apply to this kind of dataset."""
-        if self.is_remote:
-            return
-        if self.cache is not None and self.cache.path is not None and is_url(self.cache.path):
-            raise UsageError(
-                f"cache={redact(os.fspath(self.cache.path))!r} is a URL",
-                "Give a place on this machine.",
-            )
-        if self._storage_options is not None or self._remote is not None:
-            raise UsageError(
-                f"{self.path}: storage_options= and remote= are for URLs", "Leave them out."
-            )
 
     def _open(self, source: Source | None = None) -> None:
         self._decoder = None
-        self._targets: list[int] | None = None
+        self._targets = None
         self._source = self._open_source() if source is None else source
         self._source.upright = self.style.exif_transpose
         self._source.fields = with_formats(self._source.fields, self._formats, self.path)
-        self.classes = list(self._source.classes or self._classes_of_objects())
+        self.classes = list(self._source.classes or ())
+        if not self.classes and isinstance(self._source, (IndexedSource, PartsSource)):
+            self.classes = self.manifest.object_classes
         self._fields = self._chosen_fields()
-
-    def _classes_of_objects(self) -> Sequence[str]:
-        """Return the names of the classes that COCO's, VOC's or YOLO's labels number."""
-        if not isinstance(self._source, (IndexedSource, PartsSource)):
-            return ()
-        about: Any = self.manifest.source
-        while isinstance(about, Mapping) and "classes" not in about:
-            about = about.get("of")  # a packed dataset's own source
-        names = (about or {}).get("classes")
-        return names if isinstance(names, list) and all(isinstance(x, str) for x in names) else ()
 
     @property
     def exif_transpose(self) -> bool:
@@ -336,9 +312,14 @@ class ImageDataset(NativeSamples):
 
     def _chosen_fields(self) -> tuple[str, ...]:
         """Return the fields of a sample, as the user chose them."""
-        about = self.path, self._source.fields, self._given_fields, self.further_transforms
-        labels = self.target_transform is not None
-        return chosen_fields(*about, joint=self.transforms is not None, labels=labels)
+        return chosen_fields(
+            self.path,
+            self._source.fields,
+            self._given_fields,
+            self.further_transforms,
+            joint=self.transforms is not None,
+            labels=self.target_transform is not None,
+        )
 
     def _require_still(self, tell: bool = False) -> None:
         """Raise `UsageError` for a transform that moves images away from their boxes or masks."""
@@ -350,31 +331,7 @@ class ImageDataset(NativeSamples):
             return FilesSource(self.folder, self.path, base=self._base)
         if self._table is not None:
             return TableSource(self.opened_table.rows)
-        if self._index is None and is_indexed_here(self._place, self._storage_options):
-            self._index = indexed(self._place, self._storage_options)
-        if self._index is not None:  # in workers, that of the same files
-            return self._open_folder(self._index)
-        place = self._url or self.path
-        original = Original.read(place, self._storage_options)
-        copy = None if original is None else original.find_copy()
-        if self._url is not None and copy is None:
-            # Reading the manifest again would cost a round trip.
-            return self._open_remote(self._url, None if original is None else original.text)
-        return self._open_folder(copy or Path(self.path))
-
-    def _open_folder(self, folder: Path) -> Source:
-        guard = partial(telling_of_copy, folder)
-        with guard():
-            source = open_local(folder, guard)
-        here = source.manifest.groups is None and source.capabilities.local
-        if here and not is_url(source.manifest.root or ""):
-            return source
-        return self._open_remote(str(folder))
-
-    def _open_remote(self, url: str, text: bytes | None = None) -> Source:
-        from fastdata.remote.opening import open_remote  # not needed for local datasets
-
-        return open_remote(url, self.cache, self._storage_options, self._remote, text)
+        return self._place.open()
 
     def _check_style(self) -> None:
         transforms = (self.transform, self.transforms, *self.further_transforms.values())
@@ -405,8 +362,8 @@ class ImageDataset(NativeSamples):
 
     @property
     def _is_staged(self) -> bool:
-        known = (str(self.path), str(self._index))
-        return self._table is None and self.folder is None and str(self.location) not in known
+        others = self._table is not None or self.folder is not None
+        return not others and self._place.is_copy(self.location)
 
     def __repr__(self) -> str:
         where = f", staged in {self.location}" if self._is_staged else ""
@@ -498,14 +455,15 @@ class ImageDataset(NativeSamples):
         if self.style.color != "rgb":
             return other_style(self.style.color)
         self._require_still()
-        folder, opener, files, what = self.folder, self._opened, None, repr(self)
+        folder, files, what = self.folder, None, repr(self)
+        opener: Callable[[bool], Source] = self._opened
         if folder is not None:
             if reason := own_method(folder, folder_class(), *SAMPLE_METHODS):
                 return overridden(reason)
             if otherwise := why_not_pillow(folder):
                 return Unreadable(*otherwise)
             files = list(folder.samples)  # the folder's own may be changed in place
-            opener = partial(self._open_files, FileList(files, folder.classes))
+            opener = partial(self._opened, files=FileList(files, folder.classes))
             what = f"{type(folder).__name__} of {human_count(len(files), 'file')}"
         further = {
             name: self.further_transforms.get(name)
@@ -531,24 +489,19 @@ class ImageDataset(NativeSamples):
             keys=self.fields if self.named else (),
         )
 
-    def _open_files(self, files: FileList, learns: bool) -> Source:
-        """Return the source of a folder's files, as they are listed now."""
-        source = FilesSource(files, self.path, self._base)
-        source.upright = self.style.exif_transpose
-        if learns:
-            source.learn(self.cache)
-        return source
-
-    def _opened(self, learns: bool) -> Source:
+    def _opened(self, learns: bool, files: FileList | None = None) -> Source:
         """Return the source for a loader, which may keep what it learns of the images."""
-        if learns and isinstance(self.source, IndexedSource):
+        source, cache = self._source, self.cache
+        if files is not None:
+            source = FilesSource(files, self.path, self._base)
+            source.upright = self.exif_transpose
+        elif self._table is not None and learns:
+            source = TableSource(self.opened_table.rows, source)
+        elif self.is_remote:
             # A URL's cache limits the pieces of its files.
-            nothing = self.cache is not None and self.cache.bytes == 0
-            self.source.learn(Cache(bytes=0 if nothing else None) if self.is_remote else self.cache)
-        if self._table is None or not learns:
-            return self.source
-        source = TableSource(self.opened_table.rows, self.source)
-        source.learn(self.cache)
+            cache = Cache(bytes=0 if cache is not None and cache.bytes == 0 else None)
+        if learns and isinstance(source, LearningSource):
+            source.learn(cache)
         return source
 
     @once
@@ -562,29 +515,11 @@ class ImageDataset(NativeSamples):
         """Return the transform, compiled for images of any size, else for their one size."""
         if "image" not in self.fields:
             return NO_IMAGE
-        transform, of_all = self.transforms or self.transform, self.transforms is not None
-        joint = joint_of(self._source.fields, self.fields) if of_all else None
-        if transform is not None and (reason := pillow_changed()):
-            return Refusal(f"{reason}. Undo that.")
-        sizes = partial(some_sizes, self.source, self.limits)
-        recipe = compile_recipe(transform, None, joint, sizes)
-        if isinstance(recipe, Refusal):
-            size = self.image_size
-            if size is not None and min(size) > 0:
-                sized = compile_recipe(transform, size, joint, sizes)
-                if isinstance(sized, Refusal):
-                    return sized
-                # Where all of it is a tail, torch's loader may as well do it.
-                if any(
-                    not sized.unknown or program.steps or program.pixels
-                    for program in sized.programs
-                ):
-                    return sized
-                first = sized.unknown[0]
-                return recipe._replace(
-                    reason=f"the core does not do {first.name} ({first.reason}). {first.hint}"
-                )
-        return recipe
+        joint = None
+        if self.transforms is not None:
+            joint = joint_of(self._source.fields, self.fields)
+        transform = self.transforms or self.transform
+        return compiled(transform, self._source, self.limits, joint, lambda: self.image_size)
 
     def open_image(self, index: int) -> Image.Image:
         """Return one sample's image, untransformed: a PIL image, RGB unless ``color`` differs.
@@ -605,7 +540,7 @@ class ImageDataset(NativeSamples):
 
         Raises:
             IndexError: There is no such sample.
-            CorruptionError: The index is damaged; its label is that of no class.
+            CorruptionError: The index is damaged; its label is of no class.
             UsageError: The dataset has no index; or ``index`` is a slice, or no number.
         """
         return self._indexed.row(row_number(index, len(self)))
@@ -651,13 +586,13 @@ class ImageDataset(NativeSamples):
 
     @property
     def location(self) -> Path | str:
-        """The folder that is read: that of the staged copy, if there is one; or the URL."""
+        """The folder that is read, of the staged copy if there is one; or the URL."""
         return self._source.location
 
     @property
     def is_remote(self) -> bool:
         """Whether its images lie behind a URL; also if a staged copy is read."""
-        return self._url is not None or not self._source.capabilities.local
+        return self._place.is_remote or not self._source.capabilities.local
 
     @property
     def image_size(self) -> tuple[int, int] | None:
@@ -670,7 +605,7 @@ class ImageDataset(NativeSamples):
         return common_size(self._source, self.limits)
 
     def is_image(self, name: str) -> bool:
-        """Return whether a name is that of a field of images, or of masks that stay as they are."""
+        """Return whether a field has images, or masks that no transform moves."""
         kinds = IMAGES if self.transforms is None else ("image",)
         return any(one.name == name and one.kind in kinds for one in self._source.fields)
 
@@ -702,38 +637,6 @@ class ImageDataset(NativeSamples):
                 "Take column(name) for another column.",
             )
         return self._source.column("label").astype(np.int32)
-
-    @property
-    def targets(self) -> list[int]:
-        """All labels in a list, as torchvision's datasets have them."""
-        found = self._targets
-        if found is None or self.folder is not None:  # a folder's samples may change
-            found = self._targets = [int(label) for label in self.labels]
-        return found
-
-    @property
-    def samples(self) -> list[tuple[str, int]]:
-        """(path, label) of each file, as torchvision's folders have them.
-
-        Raises:
-            AttributeError: The dataset is packed, so its samples are no files of their own.
-        """
-        if self.folder is None:
-            raise NoAttributeError(
-                f"{self.path}: it has no samples or imgs, as its images are not files",
-                "Take targets for the labels, row(i).key for a name, read([i]) for bytes.",
-            )
-        samples: list[tuple[str, int]] = self.folder.samples
-        return samples
-
-    imgs = samples
-
-    @property
-    def class_to_idx(self) -> dict[str, int]:
-        """The label of each class, as torchvision's datasets have it."""
-        if self.folder is not None:
-            return dict(self.folder.class_to_idx)
-        return {name: label for label, name in enumerate(self.classes)}
 
 
 # Methods that decide which samples an `ImageDataset` has, and what they are.

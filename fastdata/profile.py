@@ -202,13 +202,13 @@ class StepTimer:
     def _images(self, batch: Any) -> int:
         if self._batch_size is not None:
             return self._batch_size
-        found = _length(batch)
-        if found is None:
+        length = _length(batch)
+        if length is None:
             raise UsageError(
                 f"cannot count the images of a batch of type {type(batch).__name__}",
                 "Give the StepTimer batch_size=.",
             )
-        return found
+        return length
 
     def _count(self, waited: float, images: int) -> None:
         number = self.overall.steps + 1
@@ -224,12 +224,12 @@ class StepTimer:
 
     def report(self) -> None:
         """Write a line about the steps since the last line."""
-        self.reported = found = self._recent
+        self.reported = recent = self._recent
         self._recent = Interval()
         self._write(
-            f"step {self.overall.steps}: {found.images_per_second:,.0f} images/s, "
-            f"waiting for data {found.wait_share:.1%}, "
-            f"longest {found.longest_wait:.3f} s before step {found.longest_at}"
+            f"step {self.overall.steps}: {recent.images_per_second:,.0f} images/s, "
+            f"waiting for data {recent.wait_share:.1%}, "
+            f"longest {recent.longest_wait:.3f} s before step {recent.longest_at}"
         )
 
     def totals(self) -> dict[str, float]:
@@ -245,9 +245,9 @@ def _length(batch: Any) -> int | None:
         batch = list(batch.values())
     if isinstance(batch, (list, tuple)):
         for value in batch:
-            found = _length(value)
-            if found is not None:
-                return found
+            length = _length(value)
+            if length is not None:
+                return length
     return None
 
 

@@ -90,7 +90,7 @@ def _assert_all(dataset: ImageDataset, expected: dict[str, Any]) -> None:
 
 
 def _options(dataset: ImageDataset) -> dict[str, Any]:
-    options = dataset._storage_options
+    options = dataset._place.storage_options
     return {} if options is None else {"storage_options": options}
 
 

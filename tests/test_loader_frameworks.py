@@ -97,7 +97,7 @@ def test_torchrun(distributed: Reports, how: str) -> None:
     assert_shares(found, 1)
     for rank, one in enumerate(found):
         assert one["explained"].startswith("native") and one["warnings"] == []
-        told = f"sharding: rank {rank} of 2" if how == "shard" else "that of the sampler"
+        told = f"sharding: rank {rank} of 2" if how == "shard" else "by the given sampler"
         assert told in one["explained"]
         # "auto" divides the CPUs among the ranks.
         assert one["threads"] == max(1, one["cpus"] // 2)

@@ -27,7 +27,7 @@ from torch.utils.data import (  # noqa: E402
 
 from fastdata import DataLoader, DeviceLoader, ImageDataset, Mixture  # noqa: E402
 from fastdata.errors import SlowPathWarning, UsageError  # noqa: E402
-from fastdata.loading.batching import ShardedSampler  # noqa: E402
+from fastdata.loading.sharded import ShardedSampler  # noqa: E402
 from fastdata.plan.order import ORDERS, QuasiRandom, make_order  # noqa: E402
 from fastdata.samplers import RepeatSampler, TokenBudgetBatches, WeightedSampler  # noqa: E402
 from fastdata.transforms import Resize, Schedule  # noqa: E402

@@ -315,7 +315,7 @@ def test_explain_and_repr() -> None:
     assert "resize to 4 x 4" in loader.explain() and "order: random" in loader.explain()
     assert "native path" in repr(loader) and "2 threads" in repr(loader)
     assert "no decode threads" in Ours(images(SMALL)).explain()
-    assert "that of the sampler given" in Ours(images(SMALL), sampler=[1]).explain()
+    assert "by the given sampler" in Ours(images(SMALL), sampler=[1]).explain()
     assert "rank 1 of 3" in Ours(images(SMALL), shard=(1, 3)).explain()
     for data, options, path, why in (
         (images(Compose([SMALL, half])), {}, "workers", "half"),

@@ -70,7 +70,7 @@ def test_samples_are_those_of_the_sources(threads: int) -> None:
     data = mixed()
     loader = loader_of(data, num_workers=threads)
     assert "a Mixture of" in loader.explain()
-    assert "order: that of the Mixture" in loader.explain()
+    assert "order: by the Mixture" in loader.explain()
     for epoch in range(2):
         seen = 0
         for batch in loader:

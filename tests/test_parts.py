@@ -84,7 +84,7 @@ def assert_all(dataset: ImageDataset, expected: Members) -> None:
 
 
 def options(dataset: ImageDataset) -> dict[str, Any]:
-    given = dataset._storage_options
+    given = dataset._place.storage_options
     return {} if given is None else {"storage_options": given}
 
 

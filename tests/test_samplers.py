@@ -66,7 +66,7 @@ def test_torchs_loader_and_ours_deliver_its_rows(name: str) -> None:
         assert rows_of(loader) == rows != before
         before = rows
     assert len(loader) == -(-len(alone) // 6)
-    assert f"order: that of the {type(alone).__name__}" in loader.explain()
+    assert f"order: by the {type(alone).__name__}" in loader.explain()
 
 
 def test_a_state_is_of_one_sampler() -> None:

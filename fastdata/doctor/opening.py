@@ -72,11 +72,8 @@ class _Tree(ImageDataset):
     def _open_source(self) -> FilesSource:
         return FilesSource(self._listed, self.path)
 
-    def _opened(self, learns: bool) -> Source:
-        source = self._open_source()
-        if learns:
-            source.learn(self.cache)
-        return source
+    def _opened(self, learns: bool, files: FileList | None = None) -> Source:
+        return super()._opened(learns, self._listed)
 
 
 def open_any(dataset: str | os.PathLike[str] | ImageDataset, transform: Any) -> Opened:

@@ -7,7 +7,7 @@ import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 import torch.utils.data
@@ -19,13 +19,15 @@ from fastdata.device.transfer import is_asynchronous
 from fastdata.errors import UsageError
 from fastdata.loading.collate import fast_collate
 from fastdata.loading.fields.names import require_names
-from fastdata.loading.fields.readable import Readable
 from fastdata.loading.samplers import find_ranks, own_ranks
 from fastdata.plan.order import AUTO, OrderLike, as_order
 from fastdata.transforms import timm
 from fastdata.transforms.identity import changed
 from fastdata.transforms.outcomes import Refusal
-from fastdata.transforms.recipe import Recipe
+
+if TYPE_CHECKING:
+    from fastdata.loading.fields.readable import Readable
+    from fastdata.transforms.recipe import Recipe
 
 #: Scripts may assign `fastdata.DataLoader` to torch's name.
 TorchLoader = torch.utils.data.DataLoader

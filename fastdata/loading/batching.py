@@ -7,12 +7,10 @@ a sampler of torch's, whose order fastdata does not know.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
@@ -21,14 +19,17 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from fastdata.errors import SlowPathWarning, UsageError, warn
-from fastdata.loading.arguments import Arguments
-from fastdata.loading.fields.readable import Unreadable
-from fastdata.loading.images import reads_remotely, recognise_any, transforms_of
+from fastdata.errors import UsageError
 from fastdata.loading.mixture import Mixture, group_of, mixtures_in
-from fastdata.loading.neighbours import blocks_of, starts_of, warn_of_neighbours, warn_of_rereading
-from fastdata.loading.planned import PlannedBatches
-from fastdata.loading.samplers import EpochSampler, PlannedSampler, own_ranks
+from fastdata.loading.neighbours import (
+    blocks_of,
+    reads_remotely,
+    starts_of,
+    warn_of_neighbours,
+    warn_of_rereading,
+)
+from fastdata.loading.samplers import PlannedBatches, PlannedSampler, own_ranks
+from fastdata.loading.sharded import SequentialOrder, ShardedSampler, ShuffledRows
 from fastdata.plan.draws import child, rank_key
 from fastdata.plan.order import AUTO, Order, OrderLike, QuasiRandom, make_order
 from fastdata.plan.packing import Packed
@@ -37,111 +38,9 @@ from fastdata.plan.schedule import Drawn, ordered, sampled
 from fastdata.plan.sharding import Epoch
 from fastdata.plan.table import PlanTable, table_of
 from fastdata.text import human_count
-from fastdata.transforms.schedule import BySize
 
-_HINT = (
-    "Write loader = loader.skip_first_batches(n), not accelerate.skip_first_batches(loader, n); "
-    "with transformers' Trainer, TrainingArguments(ignore_data_skip=True)."
-)
-
-
-class LoadersOwn(EpochSampler):
-    """Sampler that a loader makes; ``native``: the loader takes the native path."""
-
-    native = False
-
-    def __iter__(self) -> Iterator[Any]:
-        self.warn_if_native()
-        return super().__iter__()  # type: ignore[misc, no-any-return]
-
-    def warn_if_native(self) -> None:
-        """Warn that other code iterates the sampler: a native loader asks for the order alone."""
-        if self.native:
-            warn(
-                "other code iterates the sampler of a native loader. If it is another loader, that "
-                "decodes in Python, without fields=, batch_transform= and on_error=, in the order "
-                f"of epoch {self.epoch}. {_HINT}",
-                SlowPathWarning,
-            )
-
-
-class ShardedSampler(LoadersOwn, DistributedSampler[Any]):
-    """Sampler of one rank's samples, in the batches of `fastdata.plan.sharding.Epoch`.
-
-    It is a ``DistributedSampler``, so that frameworks do not add one. Only the dataset's length
-    matters. ``starts`` are as of `make_order`. ``planned`` is shared out instead of an order.
-    ``group`` positions belong to one batch; the last batches are then full.
-    """
-
-    def __init__(
-        self,
-        dataset: Sized,
-        batch_size: int,
-        *,
-        order: OrderLike = "random",
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        drop_last: bool = False,
-        starts: npt.NDArray[np.int64] | None = None,
-        planned: PlannedSampler | None = None,
-        group: int = 1,
-    ) -> None:
-        self._starts = starts
-        self.planned = planned
-        if planned is not None:
-            dataset = planned
-        self.plan = Epoch(len(dataset), batch_size, rank, world_size, drop_last, full=group > 1)
-        self.order = order
-        super().__init__(
-            dataset,  # type: ignore[arg-type]
-            world_size,
-            rank,
-            shuffle=order != "sequential",
-            seed=seed,
-            drop_last=drop_last,
-        )
-        self.recount()
-
-    def recount(self) -> None:
-        """Count the dataset's samples again: a folder's list of files may have changed."""
-        self.plan = plan = replace(self.plan, samples=len(self.dataset))  # type: ignore[arg-type]
-        # Batches between the first and the last are full.
-        ends = sorted({0, len(plan) - 1}) if len(plan) else []
-        self.num_samples = sum(len(plan.positions(batch)) for batch in ends)
-        self.num_samples += max(len(plan) - 2, 0) * plan.batch_size
-        self.total_size = self.num_samples * plan.world_size
-
-    @property
-    def rows(self) -> int:
-        """Number of the dataset's samples; of positions, where `planned` has as many."""
-        return self.plan.samples if self.planned is None else self.planned.rows
-
-    def order_of(self, seed: int, epoch: int) -> Order:
-        """Return the order of an epoch."""
-        if self.planned is not None:
-            return self.planned.order(epoch)
-        return make_order(self.order, self.plan.samples, seed, epoch, self._starts)
-
-    def __repr__(self) -> str:
-        order = self.planned or f"order={self.order!r}, seed={self.seed}"
-        ranks = f"rank {self.rank} of {self.num_replicas}"
-        return f"{type(self).__name__}({len(self):,} of {len(self.dataset):,}, {ranks}, {order})"  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[int]:
-        """Yield the numbers of this rank's samples in the epoch."""
-        self.warn_if_native()
-        order = self.order_of(self.seed, self.epoch)
-        for draws, _, _ in ordered(self.plan, order, self.rows):
-            yield from (draws % self.rows).tolist()
-
-
-class ShuffledRows(LoadersOwn, RandomSampler):
-    """Torch's random order, for a loader whose epoch frameworks may set."""
-
-
-class SequentialOrder(LoadersOwn, SequentialSampler):
-    """Torch's sequential order, for a loader whose epoch frameworks may set."""
+if TYPE_CHECKING:
+    from fastdata.loading.arguments import Arguments
 
 
 class Drawing(NamedTuple):
@@ -180,7 +79,7 @@ class Batching(ABC):
         self.ranks = arguments.ranks
 
     def __str__(self) -> str:
-        return "that of the sampler given"
+        return "by the given sampler"
 
     @property
     def shares_samples(self) -> bool:
@@ -272,8 +171,8 @@ class OrderedBatching(Batching):
 
     def __str__(self) -> str:
         if self.row_sampler is not None:
-            return f"that of the {type(self.row_sampler).__name__}"
-        order = "that of the Mixture" if isinstance(self._dataset, Mixture) else str(self.order)
+            return f"by the {type(self.row_sampler).__name__}"
+        order = "by the Mixture" if isinstance(self._dataset, Mixture) else str(self.order)
         return order + self._note
 
     @property
@@ -351,8 +250,8 @@ class OrderedBatching(Batching):
                 "belongs apart",
                 f"Resume with a batch_size that divides {start.at} and {self._group}.",
             )
-        drop_last, full = self._arguments.drop_last, self._grouped
-        return Epoch(self.samples, size, start.rank, start.world_size, drop_last, start.at, full)
+        ranks = start.rank, start.world_size
+        return _share(self._arguments, self.samples, ranks, self._grouped, start.at)
 
 
 class PlannedBatching(Batching):
@@ -369,7 +268,7 @@ class PlannedBatching(Batching):
         self._check()
 
     def __str__(self) -> str:
-        return f"that of {self._batches!r}"
+        return f"by {self._batches!r}"
 
     @property
     def shuffles(self) -> bool:
@@ -397,7 +296,7 @@ class PlannedBatching(Batching):
 
     def draw(self, start: Position, samples: int) -> Drawing:
         """See `Batching.draw`."""
-        self._check()  # the dataset's transforms may be others now
+        self._check()  # the dataset may have been changed
         rest = self._plan.rest(start.key, start.world_size, start.at)
         return Drawing(rest.batches(start.rank), start.key, len(rest))
 
@@ -428,14 +327,6 @@ class PlannedBatching(Batching):
                 f"the {name} is of {human_count(plan.samples, 'sample')}, and the loader's "
                 f"dataset has {len(dataset)}",
                 "Make it with the dataset that is given to the loader.",
-            )
-        if not plan.sizes or isinstance(recognise_any(dataset, plan.sizes[0]), Unreadable):
-            return
-        if not any(isinstance(one, BySize) for one in transforms_of(dataset)):
-            raise UsageError(
-                f"the {name} gives each batch a size, and no transform takes it",
-                "Give the dataset transform=fastdata.transforms.BySize(…); or ratios= in the "
-                "place of sizes=, for batches of one aspect ratio and images of any size.",
             )
 
 
@@ -574,19 +465,18 @@ def _sharded(
             f"the sampler is for {planned.rows} samples, and the dataset has {len(dataset)}",
             "Give the sampler a weight, factor or label of each sample.",
         )
-    rank, world_size = arguments.ranks or (0, 1)
-    return ShardedSampler(
-        dataset,
-        arguments.batch_size or 1,
-        order=order or ("random" if shuffle else "sequential"),
-        seed=arguments.seed or 0,
-        rank=rank,
-        world_size=world_size,
-        drop_last=arguments.drop_last,
-        starts=starts_of(dataset),
-        planned=planned,
-        group=group,
-    )
+    order = order or ("random" if shuffle else "sequential")
+    samples = len(dataset if planned is None else planned)
+    plan = _share(arguments, samples, arguments.ranks or (0, 1), group > 1)
+    return ShardedSampler(dataset, plan, order, arguments.seed or 0, starts_of(dataset), planned)
+
+
+def _share(
+    arguments: Arguments, samples: int, ranks: tuple[int, int], full: bool, start: int = 0
+) -> Epoch:
+    """Return a rank's share of an epoch; ``full``: each batch belongs together."""
+    size = arguments.batch_size or 1
+    return Epoch(samples, size, *ranks, arguments.drop_last, start, full)
 
 
 def _draws_once(batch_sampler: Any, samples: int) -> bool:

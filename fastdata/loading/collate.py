@@ -33,7 +33,7 @@ _NO_FLOATS = (
 def fast_collate(samples: Sequence[Any]) -> Any:
     """Collate images into one uint8 batch; for ``DataLoader(..., collate_fn=fast_collate)``.
 
-    The name is that of the function in NVIDIA's apex and DALI examples, which introduced uint8
+    It has the name of the function in NVIDIA's apex and DALI examples, which introduced uint8
     batches. This one writes each image once, to its final place, without clearing the batch
     first. In a worker process that is shared memory, as with torch's own ``default_collate``, so
     the training process needs no further copy.
@@ -92,9 +92,9 @@ def _check_samples(samples: Sequence[Any]) -> int:
         )
     for i, sample in enumerate(samples):
         if not isinstance(sample, tuple | list) or len(sample) < 2:
-            found = f"{_name(sample)} of {len(sample)}" if _sized(sample) else _name(sample)
+            shown = f"{_name(sample)} of {len(sample)}" if _sized(sample) else _name(sample)
             raise UsageError(
-                f"sample {i} of the batch is {found}, not (image, label)",
+                f"sample {i} of the batch is {shown}, not (image, label)",
                 "Let the dataset return tuples (image, label, ...); if there is no label, a 0.",
             )
         if len(sample) != len(samples[0]):
@@ -136,9 +136,9 @@ def _images(images: list[Any], view: str) -> Any:
     if isinstance(images[0], dict):
         for i, sample in enumerate(images):
             if not isinstance(sample, dict) or sample.keys() != images[0].keys():
-                found = ", ".join(sample) if isinstance(sample, dict) else _name(sample)
+                shown = ", ".join(sample) if isinstance(sample, dict) else _name(sample)
                 raise UsageError(
-                    f"sample {i} of the batch has {found} for views of its image, sample 0 has "
+                    f"sample {i} of the batch has {shown} for views of its image, sample 0 has "
                     f"{', '.join(images[0])}",
                     "Let the transform make the same views of every image.",
                 )
@@ -153,9 +153,9 @@ def _images(images: list[Any], view: str) -> Any:
         raise UsageError("sample 0 of the batch has no views of its image", _TAKEN)
     for i, sample in enumerate(images):
         if not isinstance(sample, list | tuple) or len(sample) != views:
-            found = f"{len(sample)}" if isinstance(sample, list | tuple) else _name(sample)
+            shown = f"{len(sample)}" if isinstance(sample, list | tuple) else _name(sample)
             raise UsageError(
-                f"sample {i} of the batch has {found} for views of its image, sample 0 has {views}",
+                f"sample {i} of the batch has {shown} for views of its image, sample 0 has {views}",
                 "Let the transform make as many views of every image.",
             )
     return [_images([sample[k] for sample in images], f"{view}view {k} of ") for k in range(views)]

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from fastdata.decode.folders import own_method
 from fastdata.decode.hub import HUB_METHODS
-from fastdata.decode.rows import some_sizes
 from fastdata.errors import UsageError
-from fastdata.loading.fields.readable import Readable, Unreadable, overridden
+from fastdata.loading.fields.readable import Readable, Unreadable, compiled, overridden
 from fastdata.loading.noticing import IN_PLACE
 from fastdata.loading.seeding import seeded
 from fastdata.storage.fields import LABEL
@@ -25,10 +23,8 @@ from fastdata.storage.hugging_face import dataset_class, images_of
 from fastdata.storage.source import Source
 from fastdata.storage.tables import TableSource, TableView
 from fastdata.text import human_count
-from fastdata.transforms.compile import compile_recipe, own_hint
-from fastdata.transforms.identity import name_of, offered, pillow_changed
-from fastdata.transforms.outcomes import Refusal
-from fastdata.transforms.recipe import Recipe
+from fastdata.transforms.compile import own_hint
+from fastdata.transforms.identity import name_of, offered
 
 #: The function of each dataset, and the keys of the rows that it makes.
 _KEYS: WeakKeyDictionary[Any, tuple[Any, list[str] | Unreadable]] = WeakKeyDictionary()
@@ -42,15 +38,15 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Readable | Unre
     if reason := own_method(dataset, dataset_class(), *HUB_METHODS):
         return overridden(reason)
     images = images_of(dataset)
-    about = dataset.format
+    layout = dataset.format
     if not images:
         hint = "Make one of them: dataset.cast_column(NAME, datasets.Image())."
         return Unreadable("the datasets.Dataset has no column of images", hint)
-    if about["type"] != "custom":
-        what = f"has the format {about['type']!r}" if about["type"] else "has no transform"
+    if layout["type"] != "custom":
+        what = f"has the format {layout['type']!r}" if layout["type"] else "has no transform"
         return Unreadable(f"the datasets.Dataset {what}", IN_PLACE)
-    function = about["format_kwargs"].get("transform")
-    if sorted(about["columns"]) != sorted(dataset.column_names) or about["output_all_columns"]:
+    function = layout["format_kwargs"].get("transform")
+    if sorted(layout["columns"]) != sorted(dataset.column_names) or layout["output_all_columns"]:
         return Unreadable("the transform of the datasets.Dataset takes some columns", IN_PLACE)
     transform = offered(function)
     if transform is None:
@@ -67,11 +63,6 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Readable | Unre
     own: Readable | Unreadable = whole.described()
     if isinstance(own, Unreadable):
         return own
-    recipe: Recipe | Refusal = compile_recipe(
-        transform, sizes=partial(some_sizes, whole.source, whole.limits)
-    )
-    if reason := pillow_changed():
-        recipe = Refusal(f"{reason}. Undo that.")
     rows = _as_python(whole.opened_table.rows)
     names = {part.place[0]: part.field.name for part in rows.fields if len(part.place) == 1}
     if dicts := [key for key in keys if key not in names]:
@@ -80,10 +71,10 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Readable | Unre
     source.upright = whole.exif_transpose
 
     def opener(learns: bool) -> Source:
-        found = TableSource(rows, source)
+        opened_rows = TableSource(rows, source)
         if learns:
-            found.learn(whole.cache)
-        return found
+            opened_rows.learn(whole.cache)
+        return opened_rows
 
     return replace(
         own,
@@ -92,7 +83,7 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Readable | Unre
         open=opener,
         transform=function,
         joint=True,
-        recipe=recipe,
+        recipe=compiled(transform, whole.source, whole.limits),
         files=dataset._fingerprint,
         fields=tuple(names[key] for key in keys),
         keys=tuple(keys),
@@ -127,9 +118,9 @@ def _keys_of(dataset: Any, function: Any) -> list[str] | Unreadable:
         if images[0] in keys or len(others) > 1:
             return Unreadable(why, "Make it a column with dataset.map, before with_transform.")
         return Unreadable(why, f"Rename the column, also in the function: {renamed}.")
-    if len(found := [key for key in keys if key in images]) != 1:
-        return Unreadable(f"{name} returns {len(found)} columns of images", IN_PLACE)
-    columns = [key for key in keys if key not in found]
+    if len(of_images := [key for key in keys if key in images]) != 1:
+        return Unreadable(f"{name} returns {len(of_images)} columns of images", IN_PLACE)
+    columns = [key for key in keys if key not in of_images]
     for row in (0, -1) if columns else ():
         with suppress(Exception):  # a bad row is an error when it is its turn
             made = _made(dataset, row)

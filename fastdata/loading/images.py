@@ -5,7 +5,7 @@ Subsets and concatenations of them, at any depth, are numbers over the same sour
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from fastdata.loading.fields.readable import Readable, Unreadable, overridden
 from fastdata.loading.fields.samples import NativeSamples
 from fastdata.loading.fields.targets import reader_of
 from fastdata.loading.hub import recognise_hub
-from fastdata.loading.mixture import Mixture, leaves
+from fastdata.loading.mixture import Mixture
 from fastdata.loading.noticing import remedy, unread
 from fastdata.loading.wrapped import annotated_classes, recognise_annotated, wrapping_hint
 from fastdata.plan.mixture import MixedRows
@@ -55,13 +55,6 @@ def recognise_any(dataset: Any, size: tuple[int, int] | None) -> Readable | Unre
     """Return how fastdata reads a dataset in batches of a size, or of none."""
     with fresh_look(), of_size(size):
         return recognise(dataset)
-
-
-def transforms_of(dataset: Any) -> Iterator[Any]:
-    """Yield the transforms of the datasets inside a dataset."""
-    for one in leaves(dataset):
-        further = getattr(one, "further_transforms", {}).values()
-        yield from (getattr(one, "transform", None), getattr(one, "transforms", None), *further)
 
 
 def _recognise(dataset: Any) -> Readable | Unreadable:
@@ -140,36 +133,26 @@ class PrefixDataset(NativeSamples, Dataset[Any]):
 
 
 def _recognise_concat(dataset: ConcatDataset[Any]) -> Readable | Unreadable:
-    if reason := own_method(dataset, ConcatDataset, *SAMPLE_METHODS):
-        return overridden(reason)
-    if dataset.cumulative_sizes != np.cumsum([len(one) for one in dataset.datasets]).tolist():  # type: ignore[arg-type]
-        why = "a part of the ConcatDataset has another number of samples than when that was made"
-        return Unreadable(why, "Make the ConcatDataset again.")
-    parts = []
-    for number, one in enumerate(dataset.datasets):
-        part = recognise(one)
-        if isinstance(part, Unreadable):
-            return part._replace(reason=f"part {number} of the ConcatDataset: {part.reason}")
+    names = [f"part {number}" for number in range(len(dataset.datasets))]
+    parts = _parts(dataset, ConcatDataset, names)
+    if isinstance(parts, Unreadable):
+        return parts
+    for name, part in zip(names, parts, strict=True):
         if isinstance(part.subset, MixedRows):
-            why = f"part {number} of the ConcatDataset is a Mixture"
+            why = f"{name} of the ConcatDataset is a Mixture"
             return Unreadable(why, "Name its sources, and the other parts, in one Mixture.")
-        parts.append(part)
-    return _join(parts, dataset, "ConcatDataset", [f"part {n}" for n in range(len(parts))])
+    return _join(parts, dataset, "ConcatDataset", names)
 
 
 def _recognise_mixture(dataset: Mixture) -> Readable | Unreadable:
-    if reason := own_method(dataset, Mixture, *SAMPLE_METHODS):
-        return overridden(reason)
-    if dataset.cumulative_sizes != np.cumsum([len(one) for one in dataset.datasets]).tolist():  # type: ignore[arg-type]
-        why = "a source of the Mixture has another number of samples than when that was made"
-        return Unreadable(why, "Make the Mixture again.")
-    parts, fields = [], dataset.fields
-    for name, one in zip(dataset.names, dataset.datasets, strict=True):
-        part = recognise(one)
-        if isinstance(part, Unreadable):
-            return part._replace(reason=f"source {name!r} of the Mixture: {part.reason}")
-        parts.append(part if fields is None else _with_fields(part, fields, dataset.named))
-    joined = _join(parts, dataset, "Mixture", [f"source {name!r}" for name in dataset.names])
+    names = [f"source {name!r}" for name in dataset.names]
+    parts = _parts(dataset, Mixture, names)
+    if isinstance(parts, Unreadable):
+        return parts
+    fields = dataset.fields
+    if fields is not None:
+        parts = [_with_fields(part, fields, dataset.named) for part in parts]
+    joined = _join(parts, dataset, "Mixture", names)
     if isinstance(joined, Unreadable):
         return joined
     if dataset.places and any(field.name == SOURCE for field in joined.schema):
@@ -182,6 +165,25 @@ def _recognise_mixture(dataset: Mixture) -> Readable | Unreadable:
     if fields is None:
         return joined
     return replace(joined, fields=fields, keys=fields if dataset.named else ())
+
+
+def _parts(
+    dataset: ConcatDataset[Any], base: type[Any], names: Sequence[str]
+) -> list[Readable] | Unreadable:
+    """Return how fastdata reads the parts of a dataset, or why it cannot read one."""
+    if reason := own_method(dataset, base, *SAMPLE_METHODS):
+        return overridden(reason)
+    kind, noun = base.__name__, names[0].split()[0]
+    if dataset.cumulative_sizes != np.cumsum([len(one) for one in dataset.datasets]).tolist():  # type: ignore[arg-type]
+        why = f"a {noun} of the {kind} has another number of samples than when that was made"
+        return Unreadable(why, f"Make the {kind} again.")
+    parts = []
+    for name, one in zip(names, dataset.datasets, strict=True):
+        part = recognise(one)
+        if isinstance(part, Unreadable):
+            return part._replace(reason=f"{name} of the {kind}: {part.reason}")
+        parts.append(part)
+    return parts
 
 
 def _with_fields(images: Readable, fields: tuple[str, ...], named: bool) -> Readable:
@@ -248,7 +250,8 @@ def _join(
         target_transform=None,
         recipe=recipe,
         files=None,
-        subset=_concatenated(parts),
+        subset=_concatenated(parts, [part.subset for part in parts]),
+        positions=_concatenated(parts, [part.positions for part in parts]),
         parts=tuple(parts),
     )
 
@@ -298,14 +301,13 @@ def _stack(one: Readable, other: Readable) -> bool:
     )
 
 
-def _concatenated(parts: list[Readable]) -> Indices | None:
+def _concatenated(parts: list[Readable], rows: Sequence[Any]) -> Indices | None:
     """Return the parts' sample numbers in a source of all parts; None if they are the same."""
-    if all(part.subset is None for part in parts):
+    if all(one is None for one in rows):
         return None
     numbers, start = [], 0
-    for part in parts:
-        own: Any = np.arange(part.opened) if part.subset is None else part.subset
-        numbers.append(own + start)
+    for part, own in zip(parts, rows, strict=True):
+        numbers.append((np.arange(part.opened) if own is None else own) + start)
         start += part.opened
     return np.concatenate(numbers)
 
@@ -341,8 +343,3 @@ def holds_images(dataset: Any, depth: int = 4) -> bool:
         if any(holds_images(one, depth - 1) for one in several):
             return True
     return False
-
-
-def reads_remotely(dataset: Any) -> bool:
-    """Return whether a dataset's images lie behind a URL."""
-    return any(isinstance(one, ImageDataset) and one.is_remote for one in leaves(dataset))

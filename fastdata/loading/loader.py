@@ -22,18 +22,10 @@ from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import DeviceIterator, Tracker
 from fastdata.errors import SlowPathWarning, UsageError, warn
 from fastdata.loading.arguments import OWN, Arguments, let_torch_refuse, torchs
-from fastdata.loading.batching import (
-    LoadersOwn,
-    OrderedBatching,
-    SequentialOrder,
-    ShardedSampler,
-    ShuffledRows,
-    find_batching,
-    planned_batching,
-)
+from fastdata.loading.batching import OrderedBatching, find_batching, planned_batching
 from fastdata.loading.fields.stats import Stats
-from fastdata.loading.images import PrefixDataset, transforms_of
-from fastdata.loading.mixture import leaves, mixtures_in, refuse_paths
+from fastdata.loading.images import PrefixDataset
+from fastdata.loading.mixture import leaves, mixtures_in, refuse_paths, transforms_of
 from fastdata.loading.native import NativePath
 from fastdata.loading.noticing import NoticingPass, in_memory
 from fastdata.loading.passes import NoBatches, Pass, ProgressTracker
@@ -41,6 +33,7 @@ from fastdata.loading.resolved import Resolved, resolve
 from fastdata.loading.resuming import Resumable
 from fastdata.loading.samplers import PlannedSampler
 from fastdata.loading.seeding import seeded
+from fastdata.loading.sharded import LoadersOwn, SequentialOrder, ShardedSampler, ShuffledRows
 from fastdata.loading.torchs import DrawnPass, torch_loader, zero_invalid
 from fastdata.machine import cpus_for_this_rank
 from fastdata.plan.draws import child

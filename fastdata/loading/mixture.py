@@ -39,7 +39,7 @@ class Mixture(ConcatDataset[Any]):
 
     In each 1,000 positions counted from an epoch's beginning, each source has its share, to within
     less than one sample. All rows of a source come before any comes again; such a pass over a
-    source goes on from epoch to epoch.
+    source continues from epoch to epoch.
 
     Sources need the same form of samples; see docs/mixtures.md for what keeps them native.
 
@@ -122,8 +122,8 @@ class Mixture(ConcatDataset[Any]):
         shares = zip(self.names, self.datasets, self.shares(self.epoch), strict=True)
         named = (f"{name!r}: {len(one):,} samples, {share:.1%}" for name, one, share in shares)  # type: ignore[arg-type]
         length = "endless" if self._length >= ENDLESS else f"samples={self._length}"
-        about = f"{length}, group={self.group}, seed={self._seed}"
-        return f"Mixture({{{'; '.join(named)}}}, {about})"
+        arguments = f"{length}, group={self.group}, seed={self._seed}"
+        return f"Mixture({{{'; '.join(named)}}}, {arguments})"
 
     def _planned(self, sizes: Sequence[int], settled: int | None) -> MixturePlan:
         if self._length > ENDLESS:
@@ -131,14 +131,13 @@ class Mixture(ConcatDataset[Any]):
                 f"samples: an epoch of {self._length:.3g} positions is too long",
                 'Give at most 2**40; "longest" needs larger weights.',
             )
-        about = sizes, self.shares, settled, self._length, self.group, self._seed
-        return MixturePlan(*about)
+        return MixturePlan(sizes, self.shares, settled, self._length, self.group, self._seed)
 
     def _lacking(self, sizes: Sequence[int]) -> int:
         """Return how many positions more the first epoch needs, so that all its sources end."""
         drawn: list[int] = (self.plan.drawn(1) * self.group).tolist()
-        about = zip(sizes, drawn, self.shares(0), strict=True)
-        return max(math.ceil((size - had) / share) for size, had, share in about if share)
+        sources = zip(sizes, drawn, self.shares(0), strict=True)
+        return max(math.ceil((size - had) / share) for size, had, share in sources if share)
 
     def shares(self, epoch: int) -> list[float]:
         """Return each source's share of an epoch; they sum to 1.
@@ -146,24 +145,24 @@ class Mixture(ConcatDataset[Any]):
         Raises:
             UsageError: Weights are of other sources, negative, or all 0.
         """
-        found: Any = self._weights
-        if callable(found):
-            found = found(epoch)
-        elif isinstance(found, Sequence):
-            found = found[min(epoch, len(found) - 1)]
-        if not isinstance(found, Mapping) or found.keys() != set(self.names):
+        chosen: Any = self._weights
+        if callable(chosen):
+            chosen = chosen(epoch)
+        elif isinstance(chosen, Sequence):
+            chosen = chosen[min(epoch, len(chosen) - 1)]
+        if not isinstance(chosen, Mapping) or chosen.keys() != set(self.names):
             named = ", ".join(map(repr, self.names))
             raise UsageError(
-                f"weights of epoch {epoch}: {found!r}", f"Give one for each of {named}."
+                f"weights of epoch {epoch}: {chosen!r}", f"Give one for each of {named}."
             )
-        weights = [found[name] for name in self.names]
+        weights = [chosen[name] for name in self.names]
         try:
             numbers = [float(weight) for weight in weights]
         except (TypeError, ValueError):
             numbers = [math.nan]
         if not all(0 <= number < math.inf for number in numbers) or not any(numbers):
             hint = "Give numbers from 0, one of them positive."
-            raise UsageError(f"weights of epoch {epoch}: {found!r}", hint)
+            raise UsageError(f"weights of epoch {epoch}: {chosen!r}", hint)
         # Scaled first, so that powers neither overflow nor all vanish.
         scaled = [(number / max(numbers)) ** self._power if number else 0.0 for number in numbers]
         return [number / sum(scaled) for number in scaled]
@@ -232,15 +231,15 @@ class Mixture(ConcatDataset[Any]):
         """Return several samples, for torch's own loader; each source decodes its own together."""
         asked = np.array([row_number(one, len(self)) for one in positions], np.int64)
         sources, rows = self.plan(self.epoch, asked)
-        found: list[Any] = [None] * len(asked)
+        samples: list[Any] = [None] * len(asked)
         for source in np.unique(sources).tolist():
             slots, part = np.flatnonzero(sources == source).tolist(), self.datasets[source]
             own: Any = getattr(
                 part, "__getitems__", lambda numbers, part=part: [part[n] for n in numbers]
             )
             for slot, sample in zip(slots, own(rows[slots].tolist()), strict=True):
-                found[slot] = self._sample(source, sample)
-        return found
+                samples[slot] = self._sample(source, sample)
+        return samples
 
     @property
     def named(self) -> bool:
@@ -269,6 +268,13 @@ def leaves(dataset: Any) -> Iterator[Any]:
             yield from leaves(one)
     else:
         yield dataset
+
+
+def transforms_of(dataset: Any) -> Iterator[Any]:
+    """Yield the transforms of the datasets inside a dataset."""
+    for one in leaves(dataset):
+        further = getattr(one, "further_transforms", {}).values()
+        yield from (getattr(one, "transform", None), getattr(one, "transforms", None), *further)
 
 
 def refuse_paths(dataset: Any, what: str = "dataset") -> None:
@@ -354,10 +360,10 @@ def _length(samples: Any, sizes: Sequence[int], shares: Sequence[float], group: 
         return max(1, groups) * group
     if isinstance(samples, str):
         raise UsageError(f"{samples=}", f"Give a number, or one of {', '.join(LENGTHS)}.")
-    found = whole("samples", samples)
-    if found % group:
+    count = whole("samples", samples)
+    if count % group:
         raise UsageError(f"{samples=} and {group=}", f"Give a multiple of {group} as samples.")
-    return found
+    return count
 
 
 def _fields_of(dataset: Any) -> tuple[str, ...] | None:
@@ -365,8 +371,8 @@ def _fields_of(dataset: Any) -> tuple[str, ...] | None:
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
     if isinstance(dataset, ConcatDataset):
-        found = list(map(_fields_of, dataset.datasets))
-        return found[0] if len(set(found)) == 1 else None
+        several = list(map(_fields_of, dataset.datasets))
+        return several[0] if len(set(several)) == 1 else None
     if isinstance(dataset, NativeSamples):
         fields: tuple[str, ...] | None = getattr(dataset, "fields", None)
         return fields

@@ -19,6 +19,7 @@ from torch.utils.data import (
 from fastdata.dataset import ImageDataset
 from fastdata.decode.folders import folder_class
 from fastdata.errors import FastdataError, MixingWarning, SlowPathWarning, warn
+from fastdata.loading.mixture import leaves
 from fastdata.plan.order import BLOCK, OrderLike, mixes_neighbours
 from fastdata.remote.urls import redact
 from fastdata.storage.listed import FilesSource
@@ -26,6 +27,11 @@ from fastdata.storage.source import Blocks, Source
 
 #: Places of a dataset where two neighbours' labels are compared.
 _PLACES = 64
+
+
+def reads_remotely(dataset: Any) -> bool:
+    """Return whether a dataset's images lie behind a URL."""
+    return any(isinstance(one, ImageDataset) and one.is_remote for one in leaves(dataset))
 
 
 def blocks_of(dataset: Any) -> Blocks | None:
@@ -57,7 +63,7 @@ def starts_of(dataset: Any) -> npt.NDArray[np.int64] | None:
 def warn_of_rereading(dataset: Any, order: OrderLike | None, sampler: Any) -> None:
     """Warn if an order decodes row groups again and again: they do not fit into memory together.
 
-    Without an order, it is that of ``sampler``, if there is one, or as the rows lie.
+    Without an order, ``sampler`` decides, if there is one; else rows come as they lie.
     """
     while isinstance(sampler, BatchSampler):
         sampler = sampler.sampler

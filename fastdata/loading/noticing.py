@@ -17,6 +17,7 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 from fastdata.loading.fields.readable import NUMBERED
+from fastdata.loading.passes import WrappedPass
 from fastdata.remote.patterns import pattern_of
 from fastdata.text import class_name
 
@@ -122,39 +123,32 @@ def in_memory(dataset: Any) -> bool:
     return isinstance(dataset, (TensorDataset, list, tuple))
 
 
-class NoticingPass(Iterator[Any]):
-    """Pass of torch's loader that calls ``tell`` if its first batch has images.
+class NoticingPass(WrappedPass):
+    """Pass of torch's loader that calls ``warn`` if its first batch has images.
 
     Batches are unchanged; ``batched``: samples are collated.
     """
 
-    def __init__(self, batches: Iterator[Any], batched: bool, tell: Callable[[], None]) -> None:
-        self._batches, self._batched = batches, batched
-        self._tell: Callable[[], None] | None = tell
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_batches":  # of a copy that is being made
-            raise AttributeError(name)
-        return getattr(self._batches, name)
-
-    def __len__(self) -> int:
-        return len(self._batches)  # type: ignore[arg-type]
+    def __init__(self, batches: Iterator[Any], batched: bool, warn: Callable[[], None]) -> None:
+        super().__init__(batches)
+        self._batched = batched
+        self._warn: Callable[[], None] | None = warn
 
     def __next__(self) -> Any:
         batch = next(self._batches)
-        if self._tell is not None:
-            tell, self._tell = self._tell, None
+        if self._warn is not None:
+            warn, self._warn = self._warn, None
             if _has_images(batch, self._batched):
-                tell()
+                warn()
         return batch
 
 
 def _has_images(batch: Any, batched: bool) -> bool:
     """Return whether a batch has images, and no arrays but these and masks of their size."""
-    found, sizes, others = False, set(), []
+    has_pil, sizes, arrays = False, set(), []
     for part, depth in islice(_parts(batch), _MOST_PARTS):
         if isinstance(part, Image.Image):
-            found = found or part.mode == "RGB"
+            has_pil = has_pil or part.mode == "RGB"
         elif isinstance(part, (torch.Tensor, np.ndarray)) and part.ndim > 2:
             single = depth > 1 or not batched
             if part.ndim > 4:
@@ -163,8 +157,8 @@ def _has_images(batch: Any, batched: bool) -> bool:
                 sides = part.shape[-3:]
                 sizes |= {sides[1:], sides[:2]}
             else:
-                others.append(part.shape[-2:])
-    return (found or bool(sizes)) and all(one in sizes for one in others)
+                arrays.append(part.shape[-2:])
+    return (has_pil or bool(sizes)) and all(one in sizes for one in arrays)
 
 
 def _is_image(part: Any) -> bool:

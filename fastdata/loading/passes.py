@@ -19,7 +19,22 @@ from fastdata.loading.seeding import seeded
 from fastdata.plan.position import PassProgress
 
 
-class Pass(Iterator[Any]):
+class WrappedPass(Iterator[Any]):
+    """Pass that takes its batches, and its other attributes, from another iterator."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_batches":  # of a copy that is being made
+            raise AttributeError(name)
+        return getattr(self._batches, name)
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]
+
+
+class Pass(WrappedPass):
     """One pass over a loader, which begins with its first batch.
 
     Until then it follows the loader: where `set_epoch` or `load_state_dict` name another place, it
@@ -46,7 +61,7 @@ class Pass(Iterator[Any]):
             self._gradients._add_dataloader(self)  # by a weak reference
 
     def _open(self) -> None:
-        """Prepare the batches from where the loader is to begin."""
+        """Prepare the batches from the place where the loader begins."""
         self._start, self._progress, batches = self._loader._open_pass()
         self._batches = self._through(batches)
         if self._gradients is not None:
@@ -68,21 +83,13 @@ class Pass(Iterator[Any]):
             loader._begin_pass(self._start, self._progress)
             self._begun = True
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "_batches":
-            raise AttributeError(name)
-        return getattr(self._batches, name)
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
     def __reduce__(self) -> NoReturn:
         raise cannot_pickle()
 
     def __next__(self) -> Any:
         if not self._begun:
             self._begin()
-        # The loader's state is that of the pass whose ``next`` ran last.
+        # The pass whose ``next`` ran last decides the loader's state.
         before, self._loader._progress = self._loader._progress, self._progress
         try:
             batch = next(self._batches)

@@ -7,90 +7,20 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import Sampler
 
 from fastdata.decode.rows import Sizes, sizes_of
 from fastdata.errors import UsageError
 from fastdata.loading.fields.readable import Readable, Unreadable
 from fastdata.loading.images import recognise_any
-from fastdata.loading.samplers import ResumableSampler, find_ranks
-from fastdata.plan.batches import Plan, SizedBatch
+from fastdata.loading.samplers import PlannedBatches
 from fastdata.plan.buckets import Buckets, nearest
 from fastdata.plan.packing import Packed
-from fastdata.plan.position import PLANNED, Fingerprint, Position
-from fastdata.plan.table import PlanTable
 from fastdata.storage.arrow import list_lengths
 from fastdata.storage.columns import is_ragged, values_of
 from fastdata.storage.source import Source
-from fastdata.text import human_count
 
 #: Rows whose columns are read at once.
 _AT_ONCE = 1 << 16
-
-#: Classes of batches that are named.
-_NAMED = 6
-
-
-class PlannedBatches(ResumableSampler, Sampler[list[int]]):
-    """Batch sampler whose batches are a function of (seed, epoch), on any number of ranks.
-
-    Every rank has as many batches. As ``batch_sampler`` of a `fastdata.DataLoader` it shards and
-    resumes as the loader's own order does: the loader's ``seed`` and ``shard``, where they are
-    given, become its own. In torch's ``DataLoader``, call `set_epoch` before each epoch, as with a
-    ``DistributedSampler``. ``ranks`` are this rank and the number of ranks; None without a shard.
-    """
-
-    def __init__(self, plan: Plan, seed: int, shard: str | tuple[int, int] | None) -> None:
-        self.plan, self.seed = plan, seed
-        self.ranks = find_ranks(shard)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        """Yield this rank's batches: lists of row numbers; see `state_dict`."""
-        progress = self._begin()
-        if progress is None:
-            return
-        plan, sizes, start = self.plan, self.plan.sizes, progress.start
-        rest = plan.rest(start.key, start.world_size, start.at)
-        progress.left = len(rest)
-        for draws, position, size in rest.batches(start.rank):
-            progress.position, progress.left = position, progress.left - 1
-            rows = (draws % plan.samples).tolist()
-            yield SizedBatch(rows, sizes[size]) if sizes else rows
-
-    @property
-    def sampler(self) -> PlannedBatches:
-        """This batch sampler: frameworks set the epoch of a batch sampler's sampler."""
-        return self
-
-    def __len__(self) -> int:
-        """Return the number of batches of this rank in the epoch."""
-        return self.length(self.epoch)
-
-    def length(self, epoch: int) -> int:
-        """Return the number of batches of this rank in an epoch."""
-        own = self.beginning(epoch)
-        return len(self.plan.rest(own.key, own.world_size))
-
-    def table(self, epoch: int) -> PlanTable:
-        """Return the table of an epoch's batches, on all ranks."""
-        own = self.beginning(epoch)
-        return self.plan.rest(own.key, own.world_size).table()
-
-    def require(self, position: Position) -> None:
-        """See `ResumableSampler.require`."""
-        super().require(position)
-        self.plan.require(position.at, position.key)
-
-    def beginning(self, epoch: int) -> Position:
-        """See `ResumableSampler.beginning`."""
-        fingerprint = Fingerprint(self.plan.samples, PLANNED, self.plan.digest)
-        rank, world_size = self.ranks or (0, 1)
-        return Position(fingerprint, self.seed, epoch, (), rank=rank, world_size=world_size)
-
-    def __repr__(self) -> str:
-        classes = ", ".join(self.plan.classes[:_NAMED]) + ", …" * (len(self.plan.classes) > _NAMED)
-        samples = human_count(self.plan.samples, "sample")
-        return f"{type(self).__name__}({samples}; {classes}; seed={self.seed})"
 
 
 class AspectRatioBatches(PlannedBatches):
@@ -170,11 +100,11 @@ class AspectRatioBatches(PlannedBatches):
         )
         n = len(dataset)
         bucket = np.empty(n, np.uint16)
-        for first, found in _image_sizes(dataset, chosen, image_sizes):
-            part = slice(first, first + len(found[0]))
-            bucket[part] = nearest(*found, bounds)
+        for first, measured in _image_sizes(dataset, chosen, image_sizes):
+            part = slice(first, first + len(measured[0]))
+            bucket[part] = nearest(*measured, bounds)
             if chosen:
-                bucket[part] = _of_ratio(bucket[part], *found, chosen)
+                bucket[part] = _of_ratio(bucket[part], *measured, chosen)
         if chosen:
             areas = [width * height for width, height in chosen]
             batch_sizes = [batch_size or (pixels or 0) // area for area in areas]
@@ -188,8 +118,8 @@ class AspectRatioBatches(PlannedBatches):
             assert batch_size is not None
             batch_sizes = [batch_size] * len(bounds)
             classes = [f"ratio {ratio:.3g}" for ratio in bounds]
-        about = {"shuffle": shuffle, "drop_last": drop_last}
-        super().__init__(Buckets(bucket, batch_sizes, chosen, classes, **about), seed, shard)
+        options = {"shuffle": shuffle, "drop_last": drop_last}
+        super().__init__(Buckets(bucket, batch_sizes, chosen, classes, **options), seed, shard)
 
 
 class TokenBudgetBatches(PlannedBatches):
@@ -233,19 +163,19 @@ class TokenBudgetBatches(PlannedBatches):
             at_least = type(value) is int and 0 < value < 1 << 31
             _require(at_least, f"{name}={value!r}", "Give a whole number from 1.")
         lengths = np.empty(len(dataset), np.int32)
-        for first, found in _lengths(dataset, length):
-            wrong = np.flatnonzero(~((found >= 1) & (found <= budget)))  # NaN, too
+        for first, measured in _lengths(dataset, length):
+            wrong = np.flatnonzero(~((measured >= 1) & (measured <= budget)))  # NaN, too
             if len(wrong):
                 raise UsageError(
-                    f"sample {first + wrong[0]} has a length of {found[wrong[0]]}, which is not "
+                    f"sample {first + wrong[0]} has a length of {measured[wrong[0]]}, which is not "
                     f"from 1 to the budget of {budget}",
                     "Raise the budget, or leave it out by a Subset. Where lists are empty: "
                     "length=lambda columns: [max(1, len(one)) for one in columns['boxes']].",
                 )
-            lengths[first : first + len(found)] = found
+            lengths[first : first + len(measured)] = measured
         unit = length if isinstance(length, str) else "length"
-        about = {"shuffle": shuffle, "drop_last": drop_last}
-        super().__init__(Packed(lengths, budget, window, unit, **about), seed, shard)
+        options = {"shuffle": shuffle, "drop_last": drop_last}
+        super().__init__(Packed(lengths, budget, window, unit, **options), seed, shard)
 
 
 def sizes_around(side: int, multiple: int = 64, most: float = 2.0) -> list[tuple[int, int]]:
@@ -255,13 +185,13 @@ def sizes_around(side: int, multiple: int = 64, most: float = 2.0) -> list[tuple
     UsageError if there is none.
     """
     _require(type(multiple) is int and multiple > 0, f"{multiple=}", "Give a whole number from 1.")
-    found = []
+    sizes = []
     for width in range(multiple, side * 2, multiple):
         height = side * side // width // multiple * multiple
         if height and 1 / most <= width / height <= most:
-            found.append((width, height))
-    _require(bool(found), f"sizes={side} has no sides of {multiple} pixels", "Give a larger one.")
-    return found
+            sizes.append((width, height))
+    _require(bool(sizes), f"sizes={side} has no sides of {multiple} pixels", "Give a larger one.")
+    return sizes
 
 
 def _require(holds: bool, what: str, hint: str) -> None:
@@ -294,21 +224,21 @@ def _of_ratio(
     """Return the size of each image, from its ratio: the largest that does not enlarge it."""
     ratios = [width / height for width, height in sizes]
     first = [ratios.index(one) for one in sorted(set(ratios))]
-    found = np.array(first, np.uint16)[ratio]
+    chosen = np.array(first, np.uint16)[ratio]
     for at, (width, height) in enumerate(sizes):
         if at not in first:
-            same = found == at - 1
-            found[same & (widths >= width) & (heights >= height)] = at
-    return found
+            same = chosen == at - 1
+            chosen[same & (widths >= width) & (heights >= height)] = at
+    return chosen
 
 
 def _image_sizes(
-    dataset: Any, sizes: Sequence[tuple[int, int]], given: npt.ArrayLike | None
+    dataset: Any, sizes: Sequence[tuple[int, int]], image_sizes: npt.ArrayLike | None
 ) -> Iterator[tuple[int, Sizes]]:
     """Yield (first row, (widths, heights)) of images, in pieces; raise UsageError if unknown."""
     n = len(dataset)
-    if given is not None:
-        array = np.asarray(given)
+    if image_sizes is not None:
+        array = np.asarray(image_sizes)
         _require(
             array.shape == (n, 2)
             and array.dtype.kind in "iu"
@@ -369,8 +299,8 @@ class PlannedColumns(Mapping[str, Any]):
         column = self._source.column(name, self._rows)
         if not isinstance(column, np.ndarray) and is_ragged(column.type):
             return np.asarray(list_lengths(column))
-        given = values_of(column, field)
-        values = np.asarray([np.nan if one is None else one for one in given])
+        objects = values_of(column, field)
+        values = np.asarray([np.nan if one is None else one for one in objects])
         if values.ndim == 2:
             return np.full(len(values), values.shape[1])
         _require(
@@ -411,11 +341,12 @@ def _lengths(dataset: Any, length: Any) -> Iterator[tuple[int, npt.NDArray[np.in
         _require(array.shape == (n,), f"length has the shape {array.shape}", f"Give {n} lengths.")
         pieces = ((at, array[at : at + _AT_ONCE]) for at in range(0, n, _AT_ONCE))
     for first, values in pieces:
-        found = np.asarray(values)
+        measured = np.asarray(values)
         count = min(n - first, _AT_ONCE)
         _require(
-            found.shape == (count,) and found.dtype.kind in "iuf",
-            f"length gives an array of shape {found.shape} and type {found.dtype} for {count} rows",
+            measured.shape == (count,) and measured.dtype.kind in "iuf",
+            f"length gives an array of shape {measured.shape} and type {measured.dtype} for "
+            f"{count} rows",
             "Return a number for each row.",
         )
-        yield first, np.ceil(found) if found.dtype.kind == "f" else found
+        yield first, np.ceil(measured) if measured.dtype.kind == "f" else measured

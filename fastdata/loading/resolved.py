@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,18 +12,21 @@ from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination
 from fastdata.errors import UsageError
 from fastdata.loading.arguments import Arguments
-from fastdata.loading.batching import Batching
 from fastdata.loading.collate import fast_collate
 from fastdata.loading.fields.names import BESIDES, SOURCE
 from fastdata.loading.fields.readable import Readable, Unreadable
 from fastdata.loading.fields.targets import reader_of, require_still
-from fastdata.loading.images import recognise_any, transforms_of
+from fastdata.loading.images import recognise_any
+from fastdata.loading.mixture import transforms_of
 from fastdata.text import human_count
 from fastdata.transforms import timm
 from fastdata.transforms.identity import fresh_look
 from fastdata.transforms.outcomes import Refusal, Unknown, without_fixed_size
 from fastdata.transforms.recipe import NO_IMAGE, Recipe
 from fastdata.transforms.schedule import BySize
+
+if TYPE_CHECKING:
+    from fastdata.loading.batching import Batching
 
 _PATHS = {
     "native": "native: {}",
@@ -127,10 +130,15 @@ def resolve(arguments: Arguments, dataset: Any, batching: Batching | None) -> Re
     sizes = _sizes(dataset, batching)
     with fresh_look():
         collation = arguments.changed_collation()
-        several = [
-            _resolved(arguments, recognise_any(dataset, size), collation)
-            for size in sizes or (None,)
-        ]
+        described = [recognise_any(dataset, size) for size in sizes or (None,)]
+        unsized = () if batching is None or sizes else batching.sizes
+        if unsized and isinstance(described[0], Readable):
+            raise UsageError(
+                "the batch_sampler= gives each batch a size, and no transform takes it",
+                "Give the dataset transform=fastdata.transforms.BySize(…); or ratios= in the "
+                "place of sizes=, for batches of one aspect ratio and images of any size.",
+            )
+        several = [_resolved(arguments, one, collation) for one in described]
     # They differ in their sizes alone.
     first = next((one for one in several if not one.native), several[0])
     return replace(first, batching=batching, by_size=tuple(several) if sizes else ())

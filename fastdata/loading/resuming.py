@@ -1,4 +1,4 @@
-"""Epochs of a loader, and the states that it resumes from."""
+"""Epochs of a loader, the states that it resumes from, and Accelerate, which leaves it alone."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar
 
 import torch
+import torch.utils.data
+from torch.utils.data import IterableDataset
 
-from fastdata.errors import UsageError, warn
-from fastdata.loading.accelerate import LeftAlone
-from fastdata.loading.batching import Batching, ShardedSampler
+from fastdata.errors import SlowPathWarning, UsageError, warn
+from fastdata.loading.sharded import LoadersOwn, ShardedSampler
 from fastdata.plan.position import PassProgress, Position
 from fastdata.plan.sharding import epoch_number
 from fastdata.plan.table import PlanTable
@@ -19,7 +20,63 @@ from fastdata.plan.table import PlanTable
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing only since Python 3.11
 
+    from fastdata.loading.batching import Batching
+    from fastdata.loading.resolved import Resolved
+
 T = TypeVar("T", covariant=True)
+
+
+_HINT = 'Give the DataLoader shard="auto" and device=accelerator.device: it is left alone.'
+
+
+class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
+    """Loader that Accelerate leaves unchanged if it shards; else a warning or an error."""
+
+    require_native = False
+    _resolved: Resolved
+    _warned_taken_apart = False
+
+    def __dir__(self) -> list[str]:
+        """Leave out the question of Accelerate's, which may raise, for ``inspect``."""
+        return [name for name in super().__dir__() if name != "_is_accelerate_prepared"]
+
+    @property
+    def _shares_samples(self) -> bool:
+        """Whether this loader takes a rank's share of a dataset that is not a stream."""
+        batching = self._resolved.batching
+        return batching is not None and batching.shares_samples
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Whether Accelerate's ``prepare``, which asks for this, leaves this loader alone.
+
+        Accelerate rebuilds others as torch's loaders from their attributes: those that do not
+        shard, and those of a stream, whose end it knows by reading ahead.
+        """
+        if not self._shares_samples:
+            self._warn_taken_apart()
+        return self._shares_samples
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, value: bool) -> None:
+        """Ignore Accelerate's mark of loaders that it has seen."""
+
+    def _warn_taken_apart(self) -> None:
+        defaults = {"seed": None, "fields": None, "batch_transform": None, "on_error": "raise"}
+        lost = [name for name, value in defaults.items() if getattr(self, name) != value]
+        if lost:
+            what = f"Accelerate rebuilds this loader as one of torch's, without {', '.join(lost)}"
+            may_share = not isinstance(self.dataset, IterableDataset)
+            raise UsageError(what, _HINT if may_share else "Leave them out.")
+        if not self._resolved.native or self._warned_taken_apart:
+            return
+        self._warned_taken_apart = True
+        slow = "Accelerate rebuilds this loader as one of torch's, which decodes in Python"
+        if self.require_native:
+            raise UsageError(f"require_native=True, but {slow}", _HINT)
+        warn(f"{slow}. {_HINT}", SlowPathWarning)
+        if isinstance(self.sampler, LoadersOwn):
+            self.sampler.native = False  # the other loader iterates it, as was said
 
 
 class Resumable(LeftAlone[T], Generic[T]):
@@ -38,7 +95,7 @@ class Resumable(LeftAlone[T], Generic[T]):
     #: Whether a state was loaded, or batches skipped, for the pass to come; and whether that state
     #: ends the epoch that was set since.
     _loaded = _at_end = False
-    #: Progress of the pass that delivered the last batch; None once another one is to begin.
+    #: Progress of the pass that delivered the last batch; None before the next one begins.
     _progress: PassProgress | None = None
     #: The samplers' epochs when this loader last looked.
     _seen: Sequence[tuple[Any, int]] = ()

@@ -23,15 +23,19 @@ from torch import distributed as dist
 from torch.utils.data import Sampler
 
 from fastdata.errors import UsageError
+from fastdata.plan.batches import Plan, SizedBatch
 from fastdata.plan.draws import child, epoch_key
 from fastdata.plan.order import Order
 from fastdata.plan.position import PLANNED, Fingerprint, PassProgress, Position
 from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
 from fastdata.plan.sharding import epoch_number
+from fastdata.plan.table import PlanTable
 from fastdata.text import human_count
 
 #: Positions that are computed at once.
 _AT_ONCE = 4096
+#: Classes of batches that are named.
+_NAMED = 6
 
 
 class EpochSampler:
@@ -45,7 +49,7 @@ class EpochSampler:
     epoch = times_set = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next ``iter``, also that of a loader.
+        """Set the epoch of the next ``iter``, of a loader as well.
 
         Raises:
             UsageError: It is not a whole number from 0 to 2**32 - 1.
@@ -100,7 +104,7 @@ class ResumableSampler(EpochSampler):
         """Resume from a state with the next ``iter``.
 
         Raises:
-            UsageError: It is damaged, or that of another sampler or seed.
+            UsageError: It is damaged, or of another sampler or seed.
         """
         start = Position.from_dict(state)
         self.require(start)
@@ -128,18 +132,18 @@ class PlannedSampler(ResumableSampler, Sampler[int]):
     """Sampler of some of ``rows`` rows, a function of (seed, epoch, position).
 
     ``num_samples`` are positions of an epoch. ``group`` neighbouring ones belong to one batch of a
-    rank. A state tells samplers apart by the ``fingerprint``, which covers ``about``.
+    rank. A state tells samplers apart by the ``fingerprint``, which covers ``arguments``.
     """
 
     group = 1
     #: Arguments to print.
     _shown: tuple[str, ...] = ()
 
-    def __init__(self, num_samples: int, rows: int, seed: int, *about: Any) -> None:
+    def __init__(self, num_samples: int, rows: int, seed: int, *arguments: Any) -> None:
         self._length, self.rows, self._seed = num_samples, rows, operator.index(seed)
         name = zlib.crc32(type(self).__name__.encode())
         self.fingerprint = child(self._seed, name)
-        for value in (num_samples, rows, *about):
+        for value in (num_samples, rows, *arguments):
             if isinstance(value, np.ndarray):  # some values tell enough
                 some = value[:: max(1, len(value) // 4096)]
                 value = zlib.crc32(np.ascontiguousarray(some).tobytes())
@@ -147,8 +151,8 @@ class PlannedSampler(ResumableSampler, Sampler[int]):
 
     def __repr__(self) -> str:
         shown = {name: getattr(self, f"_{name}") for name in (*self._shown, "seed")}
-        about = "".join(f", {name}={value!r}" for name, value in shown.items())
-        return f"{type(self).__name__}({len(self):,} of {human_count(self.rows, 'row')}{about})"
+        arguments = "".join(f", {name}={value!r}" for name, value in shown.items())
+        return f"{type(self).__name__}({len(self):,} of {human_count(self.rows, 'row')}{arguments})"
 
     @abstractmethod
     def order(self, epoch: int) -> Order:
@@ -172,6 +176,68 @@ class PlannedSampler(ResumableSampler, Sampler[int]):
             for at, row in zip(positions.tolist(), order(positions).tolist(), strict=True):
                 progress.position, progress.left = at + 1, len(self) - at - 1
                 yield row
+
+
+class PlannedBatches(ResumableSampler, Sampler[list[int]]):
+    """Batch sampler whose batches are a function of (seed, epoch), on any number of ranks.
+
+    Every rank has as many batches. As ``batch_sampler`` of a `fastdata.DataLoader` it shards and
+    resumes as the loader's own order does: the loader's ``seed`` and ``shard``, where they are
+    given, become its own. In torch's ``DataLoader``, call `set_epoch` before each epoch, as with a
+    ``DistributedSampler``. ``ranks`` are this rank and the number of ranks; None without a shard.
+    """
+
+    def __init__(self, plan: Plan, seed: int, shard: str | tuple[int, int] | None) -> None:
+        self.plan, self.seed = plan, seed
+        self.ranks = find_ranks(shard)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield this rank's batches: lists of row numbers; see `state_dict`."""
+        progress = self._begin()
+        if progress is None:
+            return
+        plan, sizes, start = self.plan, self.plan.sizes, progress.start
+        rest = plan.rest(start.key, start.world_size, start.at)
+        progress.left = len(rest)
+        for draws, position, size in rest.batches(start.rank):
+            progress.position, progress.left = position, progress.left - 1
+            rows = (draws % plan.samples).tolist()
+            yield SizedBatch(rows, sizes[size]) if sizes else rows
+
+    @property
+    def sampler(self) -> PlannedBatches:
+        """This batch sampler: frameworks set the epoch of a batch sampler's sampler."""
+        return self
+
+    def __len__(self) -> int:
+        """Return the number of batches of this rank in the epoch."""
+        return self.length(self.epoch)
+
+    def length(self, epoch: int) -> int:
+        """Return the number of batches of this rank in an epoch."""
+        own = self.beginning(epoch)
+        return len(self.plan.rest(own.key, own.world_size))
+
+    def table(self, epoch: int) -> PlanTable:
+        """Return the table of an epoch's batches, on all ranks."""
+        own = self.beginning(epoch)
+        return self.plan.rest(own.key, own.world_size).table()
+
+    def require(self, position: Position) -> None:
+        """See `ResumableSampler.require`."""
+        super().require(position)
+        self.plan.require(position.at, position.key)
+
+    def beginning(self, epoch: int) -> Position:
+        """See `ResumableSampler.beginning`."""
+        fingerprint = Fingerprint(self.plan.samples, PLANNED, self.plan.digest)
+        rank, world_size = self.ranks or (0, 1)
+        return Position(fingerprint, self.seed, epoch, (), rank=rank, world_size=world_size)
+
+    def __repr__(self) -> str:
+        classes = ", ".join(self.plan.classes[:_NAMED]) + ", …" * (len(self.plan.classes) > _NAMED)
+        samples = human_count(self.plan.samples, "sample")
+        return f"{type(self).__name__}({samples}; {classes}; seed={self.seed})"
 
 
 class WeightedSampler(PlannedSampler):
@@ -202,26 +268,26 @@ class WeightedSampler(PlannedSampler):
         *,
         seed: int = 0,
     ) -> None:
-        found = _weights("weights", weights)
-        count = len(found) if num_samples is None else whole("num_samples", num_samples)
+        checked = _weights("weights", weights)
+        count = len(checked) if num_samples is None else whole("num_samples", num_samples)
         if replacement not in (True, False):
             raise UsageError(f"{replacement=}", "Give True or False.")
-        super().__init__(count, len(found), seed, found, replacement)
+        super().__init__(count, len(checked), seed, checked, replacement)
         self._chosen: npt.NDArray[np.uint64] | None = None
-        self._weights: npt.NDArray[Any] = found
+        self._weights: npt.NDArray[Any] = checked
         self._replacement = replacement
         if replacement:
-            self._weights = np.cumsum(found, dtype=np.float64)
+            self._weights = np.cumsum(checked, dtype=np.float64)
             return
-        positive = np.count_nonzero(found)
+        positive = np.count_nonzero(checked)
         if count > positive:
             raise UsageError(
                 f"num_samples={count} without replacement, and {positive} weights are positive",
                 f"Give at most {positive}, or replacement=True.",
             )
-        if positive < len(found):
-            self._chosen = np.flatnonzero(found).astype(np.uint64)
-            self._weights = found[found > 0]
+        if positive < len(checked):
+            self._chosen = np.flatnonzero(checked).astype(np.uint64)
+            self._weights = checked[checked > 0]
 
     def order(self, epoch: int) -> Order:
         """See `PlannedSampler.order`."""
@@ -247,12 +313,12 @@ class RepeatSampler(PlannedSampler):
     def __init__(
         self, factors: Sequence[float] | npt.NDArray[Any] | torch.Tensor, *, seed: int = 0
     ) -> None:
-        found = _weights("factors", factors)
-        self._cumulated = np.cumsum(found, dtype=np.float64)
+        checked = _weights("factors", factors)
+        self._cumulated = np.cumsum(checked, dtype=np.float64)
         count = round(float(self._cumulated[-1]))
         if not count:
             raise UsageError("factors sum to less than 1", "Give larger ones.")
-        super().__init__(count, len(found), seed, found)
+        super().__init__(count, len(checked), seed, checked)
         self._cumulated *= count / self._cumulated[-1]
 
     def order(self, epoch: int) -> Order:
@@ -290,19 +356,19 @@ class MPerClassSampler(PlannedSampler):
         *,
         seed: int = 0,
     ) -> None:
-        found = np.asarray(labels)
-        if found.ndim != 1 or not len(found) or found.dtype.kind not in "iub":
+        classes = np.asarray(labels)
+        if classes.ndim != 1 or not len(classes) or classes.dtype.kind not in "iub":
             raise UsageError(
-                f"labels of {found.dtype}, shape {found.shape}", "Give a list of ints."
+                f"labels of {classes.dtype}, shape {classes.shape}", "Give a list of ints."
             )
         m = whole("m", m)
         self.group = m if batch_size is None else whole("batch_size", batch_size)
         if self.group % m:
             raise UsageError(f"{batch_size=} and {m=}", f"Give a multiple of {m} as batch_size.")
-        count = len(found) if num_samples is None else whole("num_samples", num_samples)
+        count = len(classes) if num_samples is None else whole("num_samples", num_samples)
         count = count // self.group * self.group
-        order = np.argsort(found, kind="stable")
-        starts = np.flatnonzero(np.diff(found[order], prepend=found[order[0]] - 1))
+        order = np.argsort(classes, kind="stable")
+        starts = np.flatnonzero(np.diff(classes[order], prepend=classes[order[0]] - 1))
         if not count:
             raise UsageError(f"num_samples makes no batch of {self.group}", "Give a larger one.")
         at_once = self.group // m
@@ -311,12 +377,12 @@ class MPerClassSampler(PlannedSampler):
                 f"{batch_size=} with {m=} needs {at_once} classes, and there are {len(starts)}",
                 f"Give {len(starts) * m} or less as batch_size.",
             )
-        super().__init__(count, len(found), seed, found, m, self.group)
+        super().__init__(count, len(classes), seed, classes, m, self.group)
         if batch_size is None:
             self.group = 1
         self._batch_size = batch_size
         self._m, self._classes = m, len(starts) // at_once * at_once
-        self._rows, self._starts = order.astype(np.uint64), np.append(starts, len(found))
+        self._rows, self._starts = order.astype(np.uint64), np.append(starts, len(classes))
 
     def order(self, epoch: int) -> Order:
         """See `PlannedSampler.order`."""
@@ -356,24 +422,24 @@ class BalancedSampler(MPerClassSampler):
 def whole(name: str, value: Any) -> int:
     """Return a whole number from 1; raise UsageError for anything else."""
     try:
-        found = 0 if isinstance(value, bool) else operator.index(value)
+        number = 0 if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        found = 0
-    if found < 1:
+        number = 0
+    if number < 1:
         raise UsageError(f"{name}={value!r}", "Give a whole number from 1.")
-    return found
+    return number
 
 
 def _weights(name: str, values: Any) -> npt.NDArray[np.floating]:
     """Return finite weights from 0, one above it, as floats; raise UsageError for others."""
-    found = np.asarray(values)
-    if found.dtype.kind in "iub":
-        found = found.astype(np.float64)
-    wrong = found.ndim != 1 or found.dtype.kind != "f" or not len(found)
-    if wrong or not (found.min() >= 0 and 0 < found.max() < np.inf):
+    weights = np.asarray(values)
+    if weights.dtype.kind in "iub":
+        weights = weights.astype(np.float64)
+    wrong = weights.ndim != 1 or weights.dtype.kind != "f" or not len(weights)
+    if wrong or not (weights.min() >= 0 and 0 < weights.max() < np.inf):
         hint = "Give a list of finite numbers from 0, one of them positive."
-        raise UsageError(f"{name} of {found.dtype}, shape {found.shape}", hint)
-    return found
+        raise UsageError(f"{name} of {weights.dtype}, shape {weights.shape}", hint)
+    return weights
 
 
 def own_ranks() -> tuple[int, int]:

@@ -19,10 +19,11 @@ from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import transformed
 from fastdata.device.transfer import map_tensors
 from fastdata.loading.arguments import TorchLoader
-from fastdata.loading.batching import ShardedSampler
 from fastdata.loading.collate import fast_collate
 from fastdata.loading.mixture import Mixture
+from fastdata.loading.passes import WrappedPass
 from fastdata.loading.seeding import reseeding, seeded
+from fastdata.loading.sharded import ShardedSampler
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.position import PassProgress
 from fastdata.plan.schedule import Indices, Numbering, Planned, ordered
@@ -155,17 +156,12 @@ class DrawnBatches:
         return batches()  # not a generator itself, so that `begun` is set before the first batch
 
 
-class DrawnPass(Iterator[Any]):
+class DrawnPass(WrappedPass):
     """Pass of torch's loader that records the key of the batch delivered last in ``progress``."""
 
     def __init__(self, batches: Iterator[Any], drawn: DrawnBatches, progress: PassProgress) -> None:
-        self._batches, self._begun, self._progress = batches, drawn.begun, progress
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._batches, name)
-
-    def __len__(self) -> int:
-        return len(self._batches)  # type: ignore[arg-type]
+        super().__init__(batches)
+        self._begun, self._progress = drawn.begun, progress
 
     def __next__(self) -> Any:
         try:
@@ -220,9 +216,9 @@ class DrawnDataset(Dataset[Any]):
                 for number, own in zip(planned.numbers.tolist(), keys, strict=True):
                     seed(own)
                     samples.append(self._dataset[number])
-        found = _Samples(samples)
-        found.key = key
-        return found
+        batched = _Samples(samples)
+        batched.key = key
+        return batched
 
 
 def _own_fetch(dataset: Any) -> Callable[[Sequence[int]], Any] | None:

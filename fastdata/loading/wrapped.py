@@ -22,20 +22,17 @@ from PIL import Image
 
 from fastdata.decode.folders import SAMPLE_METHODS, own_method
 from fastdata.decode.limits import Limits
-from fastdata.decode.rows import some_sizes
 from fastdata.errors import LEAVE_OUT, SampleError
-from fastdata.loading.fields.readable import Readable, Unreadable, overridden
+from fastdata.loading.fields.readable import Readable, Unreadable, compiled, overridden
 from fastdata.loading.noticing import remedy
 from fastdata.storage.annotated import Annotated, AnnotatedSource
 from fastdata.storage.fields import MASKS, Field
 from fastdata.storage.paths import working_folder
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count
-from fastdata.transforms.compile import compile_recipe, movements
-from fastdata.transforms.identity import changed, is_code, pillow_changed
+from fastdata.transforms.compile import movements
+from fastdata.transforms.identity import changed, is_code
 from fastdata.transforms.joint import ABSENT, Joint, Target
-from fastdata.transforms.outcomes import Refusal
-from fastdata.transforms.recipe import Recipe
 
 _WRAPPER = "torchvision.tv_tensors._dataset_wrapper"
 #: Beginning of the columns that masks are painted from.
@@ -60,7 +57,7 @@ class _Kind:
         images: Returns (path, -1) of each image.
         parts: Returns the parts of a target that is no dict, in their order: files of masks, or
             whole numbers, of each image. None: a dict, which the wrapper makes of ``target``.
-        target: Returns a row's target before the wrapper; None: the class has none, as that of a
+        target: Returns a row's target before the wrapper; None: the class has none, as for a
             test set.
         values: Names of tensors with an entry a box.
         optional: Whether a sample without boxes lacks its keys.
@@ -99,17 +96,20 @@ def _coco_outlines(objects: Any) -> dict[str, Any]:
     polygons: list[Any] = []
     runs: list[Any] = []
     for one in objects:
-        found = one["segmentation"]
-        if isinstance(found, dict):
-            if not isinstance(found["counts"], str):
-                found = {**found, "counts": mask.frPyObjects(found, *found["size"])["counts"]}
-            runs.append({"size": found["size"], "counts": found["counts"]})
-        elif not isinstance(found, list):
+        outline = one["segmentation"]
+        if isinstance(outline, dict):
+            if not isinstance(outline["counts"], str):
+                outline = {
+                    **outline,
+                    "counts": mask.frPyObjects(outline, *outline["size"])["counts"],
+                }
+            runs.append({"size": outline["size"], "counts": outline["counts"]})
+        elif not isinstance(outline, list):
             hint = "Write it as a list of polygons, or as a dict of size and counts."
-            raise SampleError(f"a segmentation is a {type(found).__name__}", hint)
+            raise SampleError(f"a segmentation is a {type(outline).__name__}", hint)
         else:
             runs.append(None)
-        polygons.append(found if isinstance(found, list) else [])
+        polygons.append(outline if isinstance(outline, list) else [])
     return {"polygons": polygons, "rle": runs}
 
 
@@ -221,8 +221,8 @@ class _Samples(Sequence[tuple[Any, int]]):
 
 def annotated_classes() -> tuple[type[Any], ...]:
     """Return the classes of torchvision that can be wrapped, of those that are imported."""
-    found = (getattr(sys.modules.get(kind.module), name, None) for name, kind in _KINDS.items())
-    return tuple(filter(None, found))
+    classes = (getattr(sys.modules.get(kind.module), name, None) for name, kind in _KINDS.items())
+    return tuple(filter(None, classes))
 
 
 def wrapping_hint(dataset: Any) -> str:
@@ -354,10 +354,6 @@ def _as_images(
 
     what = f"{type(inner).__name__} of {human_count(len(annotated.samples), 'file')}"
     source = opener(False)
-    sizes = partial(some_sizes, source, Limits())
-    recipe: Recipe | Refusal = compile_recipe(transforms, None, joint, sizes)
-    if transforms is not None and (reason := pillow_changed()):
-        recipe = Refusal(f"{reason}. Undo that.")
     files = (type(inner), kind.state(inner), sorted(keys))
     return Readable(
         what=what,
@@ -367,7 +363,7 @@ def _as_images(
         open=opener,
         transform=transforms,
         joint=True,
-        recipe=recipe,
+        recipe=compiled(transforms, source, Limits(), joint),
         files=files,
         fields=("image", *joint.targets),
     )
@@ -394,20 +390,20 @@ def _are_labels(values: Sequence[Any]) -> bool:
 def _with_parts(inner: Any, kind: _Kind) -> tuple[Annotated, Joint]:
     """Return a dataset whose target is one part, or a tuple of several; and a sample's form."""
     assert kind.parts is not None
-    found = {name: list(values) for name, values in kind.parts(inner).items()}
-    if not found:
+    columns = {name: list(values) for name, values in kind.parts(inner).items()}
+    if not columns:
         fields, joint = _NOTHING
         return Annotated(kind.images(inner), fields, lambda row: {_TARGET: None}), joint
-    files = {name: _absolute(one) for name, one in found.items() if not _are_labels(one)}
+    files = {name: _absolute(one) for name, one in columns.items() if not _are_labels(one)}
     fields = [
         Field(name, "mask") if name in files else Field(name, "column", pa.int64())
-        for name in found
+        for name in columns
     ]
-    targets = {name: Target("mask" if name in files else "values") for name in found}
+    targets = {name: Target("mask" if name in files else "values") for name in columns}
     joint = Joint(("image", tuple(targets) if len(targets) > 1 else next(iter(targets))), targets)
 
     def read(row: int) -> dict[str, Any]:
-        return {name: values[row] for name, values in found.items()}
+        return {name: values[row] for name, values in columns.items()}
 
     return Annotated(kind.images(inner), fields, read, files), joint
 
@@ -431,14 +427,14 @@ def _schema(kind: _Kind, keys: Collection[str]) -> tuple[list[Field], Joint]:
     fields, targets = [], {}
     for name in dict.fromkeys([*first, *keys]):
         target = Target("objects", optional=kind.optional)
-        about = Field(name, "column")
+        field = Field(name, "column")
         if name == kind.boxes:
             whole = name + _WHOLE
             fields.append(Field(whole, "column", pa.bool_()))
-            about = Field(name, "column", _BOXES, kind.optional, "xyxy")
+            field = Field(name, "column", _BOXES, kind.optional, "xyxy")
             target = Target("boxes", "xyxy", whole=whole, optional=kind.optional)
         elif name in kind.values:
-            about = Field(name, "column", _LABELS, kind.optional)
+            field = Field(name, "column", _LABELS, kind.optional)
             target = Target("values", optional=kind.optional)
         elif name == MASKS and kind.outlines is not None:
             target = Target("outlines", optional=kind.optional)
@@ -446,7 +442,7 @@ def _schema(kind: _Kind, keys: Collection[str]) -> tuple[list[Field], Joint]:
             fields += [Field(_OUTLINE + one, "column", of, True, one) for one, of in several]
             targets[name] = target
             continue
-        fields.append(about)
+        fields.append(field)
         targets[name] = target
     return fields, Joint(("image", {name: name for name in targets}), targets)
 
@@ -471,15 +467,15 @@ def _values(
         return {_TARGET: None}
     stored = raw(row)
     _, target = wrapper(row, (_STUB, stored))
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     if MASKS in names and kind.outlines is not None:
         outlines = kind.outlines(stored) if stored else dict.fromkeys(_OUTLINES)
-        found |= {_OUTLINE + name: value for name, value in outlines.items()}
+        columns |= {_OUTLINE + name: value for name, value in outlines.items()}
         names = [name for name in names if name != MASKS]
     for name in names:
         value = target.get(name, ABSENT)
         if name == kind.boxes:
-            found[name + _WHOLE] = value is not ABSENT and not value.is_floating_point()
+            columns[name + _WHOLE] = value is not ABSENT and not value.is_floating_point()
             if value is not ABSENT and value.shape[-1] != 4:
                 raise SampleError(f"its boxes have {value.shape[-1]} numbers, not 4", _FOUR)
             value = None if value is ABSENT else value.as_subclass(torch.Tensor).float().numpy()
@@ -488,8 +484,8 @@ def _values(
                 hint = "Write a whole number for each object."
                 raise SampleError(f"its {name} are no list of whole numbers", hint)
             value = None if value is ABSENT else value.numpy()
-        found[name] = value
-    return found
+        columns[name] = value
+    return columns
 
 
 def _require_rgb(path: Any) -> None:

@@ -121,6 +121,15 @@ class Manifest:
         return [one.field for one in self.fields]
 
     @property
+    def object_classes(self) -> list[str]:
+        """Names of the classes that COCO's, VOC's or YOLO's labels number."""
+        origin: Any = self.source
+        while isinstance(origin, dict) and "classes" not in origin:
+            origin = origin.get("of")  # a packed dataset's own source
+        names = (origin or {}).get("classes")
+        return names if isinstance(names, list) and all(isinstance(x, str) for x in names) else []
+
+    @property
     def blob_files(self) -> int:
         """Number of the first files that are the container's, not of other fields."""
         own = {name for one in self.fields for name in (one.index, one.file)}

@@ -129,6 +129,17 @@ def warn_of_targets(where: object, names: Sequence[str], fields: Sequence[Field]
         )
 
 
+def warn_of_turned(
+    where: object, names: Sequence[str], fields: Sequence[Field], fits: bool
+) -> None:
+    """Warn of boxes, points and masks that fit turned images alone, or stored images alone."""
+    located = [one.name for one in fields if one.format]
+    located += [MASKS] * bool(outlines_among(fields))
+    if shown := ", ".join(name for name in located if name in names):
+        kind = "turned images" if fits else "stored images"
+        warn(f"{where}: its {shown} are for {kind}. Give exif_transpose={fits}.")
+
+
 def warn_of_boxes(
     argument: str, transform: Any, names: Sequence[str], fields: Sequence[Field]
 ) -> None:
