@@ -281,10 +281,10 @@ def test_ours_are_drawn_as_torchvisions_that_they_are_named_after(v1: Any) -> No
 def test_parameters_are_checked_by_name() -> None:
     with pytest.raises(TypeError, match=r"resize takes \(width, height, filter\), not \(width\)"):
         Builder().add("resize", width=8)
-    with pytest.raises(ValueError, match="entries for a number.*: bits of posterize"):
-        builder = Builder()
-        with builder.node("sequence"):
-            builder.add("posterize", bits=(1, 2))
+    builder = Builder()
+    with builder.node("sequence"):
+        builder.add("posterize", bits=(1, 2))
+    with pytest.raises(ValueError, match="entries: bits of posterize"):
         builder.program()
 
 
