@@ -14,8 +14,8 @@ from fastdata.errors import UsageError
 from fastdata.loading.arguments import Arguments
 from fastdata.loading.batching import Batching
 from fastdata.loading.collate import fast_collate
+from fastdata.loading.fields.names import BESIDES, SOURCE
 from fastdata.loading.fields.readable import Readable, Unreadable
-from fastdata.loading.fields.samples import BESIDES, SOURCE
 from fastdata.loading.fields.targets import reader_of, require_still
 from fastdata.loading.images import recognise_any, transforms_of
 from fastdata.text import human_count

@@ -105,12 +105,12 @@ class Filling(Transform):
         fill = getattr(self, "fill", (0, 0, 0))
         return fill, fill[0] if self.mask_fill is None else self.mask_fill
 
-    def unfit(self, reading: Reading) -> Declined | None:
+    def declines(self, reading: Reading) -> Declined | None:
         if reading.masks and self.mask_fill is None and self.colours:
             return Declined("its fill is a colour, and masks are numbers", _MASK_FILL)
         if self.fills[1] > 255 and any(mask.dtype for mask in reading.masks):
             return Declined("its fill may fit into masks only once they are converted")
-        return super().unfit(reading)
+        return super().declines(reading)
 
 
 class Sized(Transform):

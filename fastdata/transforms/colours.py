@@ -21,23 +21,22 @@ _Jitter: TypeAlias = Annotated["float | Range | None", checks.around(1.0, 0.0, c
 _Factors: TypeAlias = Annotated[Range, range_from(0.0, checks.MOST_FACTOR)]
 
 
-def _kernel_size(who: str, name: str, given: Any) -> tuple[int, ...]:
-    size = tuple(given) if isinstance(given, Sequence) else (given, given)
+def _kernel_size(who: str, name: str, value: Any) -> tuple[int, ...]:
+    size = checks.as_values(value)
     size = size * 2 if len(size) == 1 else size
     if len(size) != 2 or not all(
         isinstance(side, numbers.Integral) and 0 < int(side) < 256 and side % 2 for side in size
     ):
         raise UsageError(
-            f"{who}: {name} {given!r} is not one or two odd ints from 1 to 255.",
+            f"{who}: {name} {value!r} is not one or two odd ints from 1 to 255.",
             f"Give for example {name}=23.",
         )
     return tuple(map(int, size))
 
 
-def _sigma(who: str, name: str, given: Any) -> Range:
-    return checks.above_zero(
-        who, name, (given, given) if isinstance(given, numbers.Real) else given
-    )
+def _sigma(who: str, name: str, value: Any) -> Range:
+    ends = (value, value) if isinstance(value, numbers.Real) else value
+    return checks.above_zero(who, name, ends)
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,8 @@ class ColorJitter(Transform):
     Attributes:
         brightness: The factor is uniform in (from, to), 0 to 1e6; a number b means
             (max(0, 1 - b), 1 + b). (1, 1) changes nothing.
-        contrast: Likewise.
-        saturation: Likewise.
+        contrast: As ``brightness``.
+        saturation: As ``brightness``.
         hue: Turns of the hue, uniform in (from, to), from -0.5 to 0.5; a number h means
             (-h, h). (0, 0) changes nothing.
     """
@@ -86,8 +85,8 @@ class RandomPhotometricDistort(Transform):
 
     Attributes:
         brightness: The factor is uniform in (from, to), 0 to 1e6.
-        contrast: Likewise; before or after saturation and hue.
-        saturation: Likewise.
+        contrast: As ``brightness``; before or after saturation and hue.
+        saturation: As ``brightness``.
         hue: Turns of the hue, uniform in (from, to), from -0.5 to 0.5.
         p: Probability of each of the five.
     """
@@ -323,7 +322,7 @@ class GaussianNoise(Transform):
     Attributes:
         mean: In units of 0 to 1; -10 to 10.
         sigma: The standard deviation, in units of 0 to 1; 0 to 10.
-        clip: Hold values within 0 to 255; otherwise they wrap checks.around.
+        clip: Hold values within 0 to 255; otherwise they wrap around.
     """
 
     tensors_only = (1, 2)

@@ -47,15 +47,15 @@ class _Cropping(Sized):
         return self.pads and (size is None or self.exceeds(size))
 
     @property
-    def refusal(self) -> str:
+    def size_reason(self) -> str:
         return f"less than {self.whose} {self.dimensions}"
 
-    def misfit(self, size: tuple[int, int]) -> str:
+    def too_small(self, size: tuple[int, int]) -> str:
         too_large = not self.pads and self.exceeds(size)
         return "it is larger than the images, and may not pad them" if too_large else ""
 
     def cut(self, reading: Reading) -> Reading | None:
-        if reading.fixed is not None and self.misfit(reading.fixed):
+        if reading.fixed is not None and self.too_small(reading.fixed):
             return None
         padded = _padded(self, reading)
         return padded and padded.resized(self, self.target, cropped=True)
@@ -187,17 +187,17 @@ class RandomCrop(Filling, _Cropping):
     def works_on_floats(self, normalised: bool) -> bool:
         return self.adds_zeros or not (self.pads or self.pads_all)
 
-    def unfit(self, reading: Reading) -> Declined | None:
+    def declines(self, reading: Reading) -> Declined | None:
         if not (self.pads or self.pads_all):
             return None
-        return _leaves_places(self, reading) or super().unfit(reading)
+        return _leaves_places(self, reading) or super().declines(reading)
 
     def may_pad(self, size: Fixed) -> bool:
         return self.pads_all or super().may_pad(size)
 
-    def misfit(self, size: tuple[int, int]) -> str:
+    def too_small(self, size: tuple[int, int]) -> str:
         left, top, right, bottom = self.padding  # type: ignore[misc]
-        return super().misfit((size[0] + left + right, size[1] + top + bottom))
+        return super().too_small((size[0] + left + right, size[1] + top + bottom))
 
     def emit(self, tree: Builder) -> None:
         values = {**self.sides, **_margins(self.padding), **tree.padding_of(self)}
@@ -265,8 +265,8 @@ class Pad(Filling):
     def words(self) -> str:
         return f"pad by {', '.join(map(str, self.padding))} ({self.padding_mode})"  # type: ignore[arg-type]
 
-    def unfit(self, reading: Reading) -> Declined | None:
-        return _leaves_places(self, reading) or super().unfit(reading)
+    def declines(self, reading: Reading) -> Declined | None:
+        return _leaves_places(self, reading) or super().declines(reading)
 
     def size_after(self, size: Fixed) -> Fixed:
         left, top, right, bottom = self.padding  # type: ignore[misc]

@@ -60,7 +60,9 @@ def too_small(steps: Sequence[Any], cuts: Cuts) -> dict[int, str]:
     if np.count_nonzero(cuts["too_small"]):
         for row in np.flatnonzero(cuts["too_small"]).tolist():
             step = steps[int(cuts["too_small"][row]) - 1]
-            described[row] = f"{human_size(*cuts['found'][row].tolist())} pixels, {step.refusal}"
+            described[row] = (
+                f"{human_size(*cuts['found'][row].tolist())} pixels, {step.size_reason}"
+            )
     return described
 
 

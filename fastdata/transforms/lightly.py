@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fastdata.transforms.colours import PillowBlur, RandomSolarize
-from fastdata.transforms.identity import is_code, name_in, override
+from fastdata.transforms.identity import Translators, is_code, name_in, override
 from fastdata.transforms.nodes import Apply, Arranged, operation
-from fastdata.transforms.outcomes import Conversion, Translation, Translator, Translators, on_pil
+from fastdata.transforms.outcomes import Conversion, Translation, Translator, on_pil
 from fastdata.transforms.reading import Several
 from fastdata.transforms.tree import NO_CENTER
 

@@ -97,7 +97,7 @@ class Apply(Holder):
 
     def cut(self, reading: Reading) -> Reading | None:
         only: Any = self.transforms[0] if len(self.transforms) == 1 else None
-        if not is_ours(only) or not only.needs_boxes or only.unfit(reading) is not None:
+        if not is_ours(only) or not only.needs_boxes or only.declines(reading) is not None:
             return None
         step: Step = replace(only, p=only.p * self.p)
         return step.cut(reading)
@@ -232,8 +232,8 @@ class OnTensors(Step):
     def works_on_floats(self, normalised: bool) -> bool:
         return not normalised
 
-    def unfit(self, reading: Reading) -> Declined | None:
-        return self.transform.unfit(reading)
+    def declines(self, reading: Reading) -> Declined | None:
+        return self.transform.declines(reading)
 
     def emit(self, tree: Builder) -> None:
         with tree.on_tensors(self.version, self.filled):

@@ -34,10 +34,10 @@ POLICIES = ("imagenet", "cifar10", "svhn")
 _Bins: TypeAlias = Annotated[int, whole_from(2, 10_000)]
 
 
-def _version(who: str, name: str, given: Any) -> int:
-    if given not in (1, 2):
-        raise UsageError(f"{who}: {name} {given!r} is not 1 or 2.", "Leave it out.")
-    return given  # type: ignore[no-any-return]
+def _version(who: str, name: str, value: Any) -> int:
+    if value not in (1, 2):
+        raise UsageError(f"{who}: {name} {value!r} is not 1 or 2.", "Leave it out.")
+    return value  # type: ignore[no-any-return]
 
 
 _Version: TypeAlias = Annotated[int, _version]
@@ -56,7 +56,7 @@ class _Policy(Transform):
     fill: Any
     version: int
 
-    def unfit(self, reading: Reading) -> Declined | None:
+    def declines(self, reading: Reading) -> Declined | None:
         return None if reading.joint is None else _IMAGES_ALONE
 
 
@@ -69,8 +69,7 @@ class AutoAugment(_Policy):
         interpolation: ``nearest``, ``bilinear`` or ``bicubic``, torchvision's
             ``InterpolationMode`` of that name or Pillow's number.
         fill: Value of pixels outside the image: 0 to 255, or one a channel.
-        version: 1 or 2: solarise's thresholds are those of torchvision's v1 or v2, which round
-            some of them otherwise.
+        version: 1 or 2, of torchvision: v1 and v2 round some thresholds of solarise differently.
     """
 
     policy: Annotated[str, partial(choice, known=POLICIES)] = "imagenet"
@@ -170,7 +169,7 @@ class AugMix(_Policy):
         all_ops: With brightness, contrast, colour and sharpness.
         interpolation: ``nearest`` or ``bilinear``; otherwise as in :class:`AutoAugment`.
         fill: As in :class:`AutoAugment`; None: 0, without a blend along the edge.
-        version: 1 or 2: the arithmetic is that of torchvision's v1 or v2.
+        version: 1 or 2: computes as torchvision's v1 or v2.
     """
 
     otherwise_on_tensors = False
@@ -255,10 +254,10 @@ def _strengths(name: str, space: dict[str, float], bins: int, version: int) -> l
     if name == "Posterize":
         kept = 8 - np.rint(np.arange(bins, dtype=np.float32) / np.float32((bins - 1) / space[name]))
         return kept.tolist()  # type: ignore[no-any-return]
-    found = _native.linspace(0.0, space[name], bins)
+    strengths = _native.linspace(0.0, space[name], bins)
     if name.startswith("Shear"):
-        return [math.degrees(math.atan(value)) for value in found]
-    return found
+        return [math.degrees(math.atan(value)) for value in strengths]
+    return strengths
 
 
 def _augmentation(

@@ -39,7 +39,7 @@ class _OfBoxes(Transform):
     of_targets = True
     is_geometry = True
 
-    def unfit(self, reading: Reading) -> Declined | None:
+    def declines(self, reading: Reading) -> Declined | None:
         return _without_boxes(reading)
 
     def works_on_floats(self, normalised: bool) -> bool:
@@ -238,13 +238,13 @@ class RandomIoUCrop(Transform):
         return words if self.p == 1 else f"with p {self.p:g} ({words})"
 
     @property
-    def refusal(self) -> str:
+    def size_reason(self) -> str:
         return "in which RandomIoUCrop finds no crop that a box overlaps enough"
 
     def cut(self, reading: Reading) -> Reading | None:
         return reading.resized(self, None, cropped=True)
 
-    def unfit(self, reading: Reading) -> Declined | None:
+    def declines(self, reading: Reading) -> Declined | None:
         return _without_boxes(reading)
 
     def size_after(self, size: Fixed) -> Fixed:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from fastdata.transforms.crops import CenterCrop, RandomCrop
-from fastdata.transforms.identity import changed, name_in, override
+from fastdata.transforms.identity import Translators, changed, name_in, override
 from fastdata.transforms.nodes import (
     Apply,
     ChosenStep,
@@ -26,10 +26,10 @@ from fastdata.transforms.nodes import (
     operation,
 )
 from fastdata.transforms.outcomes import (
+    TENSORS,
     Conversion,
     Declined,
     Translation,
-    Translators,
     on_pil,
     to_tensor,
 )
@@ -58,10 +58,10 @@ def only_seeds(worker_init_fn: Any) -> bool:
     )
 
 
-def _is_function(given: Any, name: str) -> bool:
+def _is_function(function: Any, name: str) -> bool:
     """Return whether it is timm's function of this name, unchanged."""
     module = sys.modules.get("timm.data.loader")
-    return module is not None and given is vars(module).get(name) and not changed(module)
+    return module is not None and function is vars(module).get(name) and not changed(module)
 
 
 # --- geometry --------------------------------------------------------------------------------
@@ -94,9 +94,11 @@ def _keep_ratio(transform: Any) -> Step:
 def _to_sequence(transform: Any) -> Step | Declined:
     if not transform.divisible_by_patch:
         return Declined("it leaves parts of patches", "leave divisible_by_patch=False out")
-    about = transform.patch_size, transform.max_seq_len
     return ResizeToSequence(
-        *about, max_ratio=transform.max_ratio, interpolation=_filters(transform)
+        transform.patch_size,
+        transform.max_seq_len,
+        max_ratio=transform.max_ratio,
+        interpolation=_filters(transform),
     )
 
 
@@ -115,11 +117,11 @@ def _random_crop(transform: Any) -> Step:
 
 
 def _pil_to_tensor(transform: Any, kind: str, dtype: str) -> Translation:
-    return Conversion() if kind in ("tensor", "image") else Conversion("tensor")
+    return Conversion() if kind in TENSORS else Conversion("tensor")
 
 
 def _to_numpy(transform: Any, kind: str, dtype: str) -> Translation:
-    if dtype != "uint8" or kind in ("tensor", "image"):
+    if dtype != "uint8" or kind in TENSORS:
         return Declined("it makes arrays of PIL images, and has a tensor here")
     return Conversion("array")
 
@@ -164,8 +166,8 @@ class _Strength:
             kind, a, b = "uniform_double", 0.0, self.middle * factor
         elif self.is_drawn:
             kind, b = "normal", self.deviation * abs(factor)
-        given = {"least": least, "greatest": greatest, **options}
-        return DrawnNumber(kind, a, b, signed, tuple(given.items()))
+        bounds = {"least": least, "greatest": greatest}
+        return DrawnNumber(kind, a, b, signed, tuple({**bounds, **options}.items()))
 
 
 _WARPS = {0: 0.0, 2: 1.0, 3: 2.0}  # Pillow's numbers of interpolations in the core's

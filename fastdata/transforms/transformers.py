@@ -28,7 +28,7 @@ from fastdata.transforms.reading import Step
 from fastdata.transforms.resizes import Resize
 
 _BACKENDS = "transformers.image_processing_backends"
-# Methods that a processor may have of its own: attributes hold all that these are given.
+# Methods that a processor may have of its own: their arguments become attributes.
 _FREE = frozenset({"__init__", "valid_kwargs"})
 
 
@@ -160,8 +160,8 @@ def _exact(processor: Any, size: _Size) -> tuple[_Size, int]:
 #: Models whose processors pad images of a batch to the largest, and take annotations.
 _OF_OBJECTS = ("detr", "rt_detr")
 
-#: Processors that have methods of their own, by model: the size that they resize to, and that of a
-#: crop after it, or 0. Other methods work on maps of segments, or are in `_steps`.
+#: Processors that have methods of their own, by model: the size that they resize to, and the size
+#: of a crop after it, or 0. Other methods work on maps of segments, or are in `_steps`.
 _MODELS: dict[str, Callable[[Any, _Size], tuple[_Size, int]]] = {
     "beit": _plain,
     "convnext": _convnext,

@@ -57,10 +57,10 @@ class RandomRotation(Filling):
     def size_after(self, size: Fixed) -> Fixed:
         return None if self.expand else size
 
-    def unfit(self, reading: Reading) -> Declined | None:
+    def declines(self, reading: Reading) -> Declined | None:
         if self.expand and reading.masks:
             return Declined("torchvision expands masks unlike PIL images", "take expand=False")
-        return super().unfit(reading)
+        return super().declines(reading)
 
     def emit(self, tree: Builder) -> None:
         angle = tree.uniform(*self.degrees)  # type: ignore[misc]
