@@ -14,7 +14,7 @@ from fastdata.transforms.identity import Translators, is_code, name_in, override
 from fastdata.transforms.nodes import Apply, Arranged, operation
 from fastdata.transforms.outcomes import Conversion, Translation, Translator, on_pil
 from fastdata.transforms.reading import Several
-from fastdata.transforms.warps import NO_CENTER
+from fastdata.transforms.tree import NO_CENTER
 
 _PACKAGE = "lightly.transforms"
 

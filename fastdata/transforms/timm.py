@@ -36,8 +36,7 @@ from fastdata.transforms.outcomes import (
 from fastdata.transforms.output import RandomErasing
 from fastdata.transforms.reading import Chain, Step
 from fastdata.transforms.resizes import RandomResizedCrop, ResizeKeepRatio, ResizeToSequence
-from fastdata.transforms.tree import BLENDED_SUM, BLENDS, HEIGHT, TO_ZERO, UP, WIDTH
-from fastdata.transforms.warps import NO_CENTER
+from fastdata.transforms.tree import BLENDED_SUM, BLENDS, HEIGHT, NO_CENTER, TO_ZERO, UP, WIDTH
 
 
 def mixes_bytes(collate_fn: Any) -> bool:
@@ -185,6 +184,7 @@ def _warp(op: Any) -> dict[str, float | DrawnNumber]:
 
 def _matrix(op: Any, place: str, number: DrawnNumber) -> Step:
     """Return a transform by a matrix that has a number in a place, "a" to "f"."""
+    matrix: dict[str, float | DrawnNumber]
     matrix = {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.0, "e": 1.0, "f": 0.0, place: number}
     return operation("transform", **matrix, **_warp(op))
 
