@@ -308,9 +308,6 @@ STEPS: dict[str, tuple[int, tuple[str, ...]]]
 OPERATIONS: dict[str, tuple[str, ...]]
 """The operations on pixels (``native/augment/operations.h``): names of parameters."""
 
-VALUES: tuple[str, ...]
-"""The kinds of a parameter's values."""
-
 def linspace(start: float, end: float, count: int) -> list[float]:
     """Return the entries of ``torch.linspace(start, end, count)``."""
 

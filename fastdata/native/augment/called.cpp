@@ -56,74 +56,32 @@ CalledDrawing::CalledDrawing(uint64_t key, int width, int height, Targets* targe
   drawn.erasures.clear();
 }
 
-Status CalledDrawing::set_size(double width, double height) {
-  if (!is_possible(width, height)) return kBadSize;
-  width_ = static_cast<int64_t>(width);
-  height_ = static_cast<int64_t>(height);
-  return {};
-}
-
-Status CalledDrawing::crop(const CropBox& box) {
-  if (box.width == width_ && box.height == height_) return {};
+void CalledDrawing::on_crop(const CropBox& box, bool to_boxes) {
+  const auto left = static_cast<double>(box.left), top = static_cast<double>(box.top);
   const auto w = static_cast<double>(box.width), h = static_cast<double>(box.height);
-  if (Status s = set_size(w, h); !s.ok()) return s;
-  return add(Call::of(
-      operations::Crop{static_cast<double>(box.left), static_cast<double>(box.top), w, h}));
+  if (to_boxes)
+    append(Call::of(operations::IouCrop{left, top, w, h}));
+  else if (box.width != width_ || box.height != height_)
+    append(Call::of(operations::Crop{left, top, w, h}));
+  else if (targets_)  // of all of the image, which boxes are clamped to
+    append(Call::of(operations::ClampBoxes{}));
 }
 
-Status CalledDrawing::crop_to_boxes(const CropBox& box) {
-  const auto w = static_cast<double>(box.width), h = static_cast<double>(box.height);
-  if (Status s = set_size(w, h); !s.ok()) return s;
-  return add(Call::of(
-      operations::IouCrop{static_cast<double>(box.left), static_cast<double>(box.top), w, h}));
+void CalledDrawing::on_pad(const Margins& margins, const Padding& padding) {
+  append(Call::of(operations::Pad{margins.left, margins.top, margins.right, margins.bottom,
+                                  padding.mode, padding.red, padding.green, padding.blue}));
 }
 
-Status CalledDrawing::pad(const Margins& margins, const Padding& padding) {
-  const auto& [left, top, right, bottom] = margins;
-  if (left == 0 && top == 0 && right == 0 && bottom == 0) return {};
-  if (Status s = set_size(static_cast<double>(width_) + left + right,
-                          static_cast<double>(height_) + top + bottom);
-      !s.ok())
-    return s;
-  return add(Call::of(operations::Pad{left, top, right, bottom, padding.mode, padding.red,
-                                      padding.green, padding.blue}));
+void CalledDrawing::on_resize(const Size& size, int filter) {
+  if (size.width != static_cast<double>(width_) || size.height != static_cast<double>(height_))
+    append(Call::of(operations::Resize{size.width, size.height, static_cast<double>(filter)}));
 }
 
-Status CalledDrawing::resize(const Size& size, double filter) {
-  if (size.width == static_cast<double>(width_) && size.height == static_cast<double>(height_))
-    return {};
-  if (Status s = set_size(size.width, size.height); !s.ok()) return s;
-  return add(Call::of(operations::Resize{size.width, size.height, filter}));
-}
-
-Status CalledDrawing::flip(bool across) {
-  return across ? add(Call::of(operations::FlipHorizontal{}))
-                : add(Call::of(operations::FlipVertical{}));
-}
-
-Status CalledDrawing::shift_targets(int64_t x, int64_t y) {
-  if (!targets_ || (x == 0 && y == 0)) return {};
-  return add(Call::of(operations::ShiftTargets{static_cast<double>(x), static_cast<double>(y)}));
-}
-
-Status CalledDrawing::clamp_boxes() { return add(Call::of(operations::ClampBoxes{})); }
-
-Status CalledDrawing::sanitize_boxes(double min_size, double min_area) {
-  return add(Call::of(operations::SanitizeBoxes{min_size, min_area}));
-}
-
-const std::vector<TargetBox>* CalledDrawing::boxes() {
-  if (!targets_) return nullptr;
-  move_targets();
-  return &targets_->boxes;
-}
-
-void CalledDrawing::move_targets() {
-  for (; targets_ && moved_ < drawn_.calls.size(); moved_++) targets_->move(drawn_.calls[moved_]);
+void CalledDrawing::on_flip(bool across) {
+  append(across ? Call::of(operations::FlipHorizontal{}) : Call::of(operations::FlipVertical{}));
 }
 
 void CalledDrawing::finish() {
-  move_targets();
   drawn_.width = static_cast<int>(width_);
   drawn_.height = static_cast<int>(height_);
 }
@@ -131,9 +89,14 @@ void CalledDrawing::finish() {
 /// The image through an inverse matrix, as Image.transform takes it.
 Status CalledDrawing::warp(const double (&m)[6], double interpolation, const Colour& fill,
                            double width, double height) {
-  if (Status s = set_size(width, height); !s.ok()) return s;
-  return add(Call::of(operations::Affine{m[0], m[1], m[2], m[3], m[4], m[5], interpolation,
-                                         fill.red, fill.green, fill.blue, width, height}));
+  if (!is_possible(width, height)) return kBadSize;
+  set_size(width, height);
+  if (targets_)
+    targets_->warp({m[0], m[1], m[2], m[3], m[4], m[5], 0, 0, 1}, static_cast<int>(width),
+                   static_cast<int>(height));
+  append(Call::of(operations::Affine{m[0], m[1], m[2], m[3], m[4], m[5], interpolation, fill.red,
+                                     fill.green, fill.blue, width, height}));
+  return {};
 }
 
 /// The same of a tensor, whose coordinates are from the middle of the image.
@@ -141,8 +104,15 @@ Status CalledDrawing::warp_tensor(const Affinity& to, double cx, double cy, doub
                                   const Colour& fill) {
   double m[6];
   inverse_of(to, cx, cy, m);
-  return add(Call::of(operations::TensorAffine{m[0], m[1], m[2], m[3], m[4], m[5], interpolation,
-                                               fill.red, fill.green, fill.blue}));
+  if (targets_) {  // from the middle of the image, and back
+    const double x = static_cast<double>(width_) / 2, y = static_cast<double>(height_) / 2;
+    targets_->warp({m[0], m[1], m[2] + x - m[0] * x - m[1] * y, m[3], m[4],
+                    m[5] + y - m[3] * x - m[4] * y, 0, 0, 1},
+                   static_cast<int>(width_), static_cast<int>(height_));
+  }
+  append(Call::of(operations::TensorAffine{m[0], m[1], m[2], m[3], m[4], m[5], interpolation,
+                                           fill.red, fill.green, fill.blue}));
+  return {};
 }
 
 /// PIL.Image.Image.rotate (Pillow 13). Its short cuts for multiples of 90 degrees give what this
@@ -259,19 +229,26 @@ Status CalledDrawing::take(const steps::Perspective& step, uint64_t draw) {
                                      step.interpolation, step.red,  step.green, step.blue};
   Call call = Call::of(made);
   if (step.on_tensors) call.operation = Operation::tensor_perspective;  // of the same parameters
-  return add(call);
+  append(call);
+  if (targets_)
+    targets_->warp({made.a, made.b, made.c, made.d, made.e, made.f, made.g, made.h, 1},
+                   static_cast<int>(width_), static_cast<int>(height_));
+  return {};
 }
 
 Status CalledDrawing::take(const steps::ShuffleChannels&, uint64_t draw) {
   double order[3] = {0, 1, 2};
   for (int left = 3; left > 1; left--)
     std::swap(order[draw_integer(key_, draw + left - 2, left)], order[left - 1]);
-  return add(Call::of(operations::Permute{order[0], order[1], order[2]}));
+  append(Call::of(operations::Permute{order[0], order[1], order[2]}));
+  return {};
 }
 
 /// torchvision's RandomErasing.get_params.
-Status CalledDrawing::take(const steps::Erase& step, uint64_t draw, const AreaAndRatio& ranges) {
+Status CalledDrawing::take(const steps::Erase& step, uint64_t draw) {
   constexpr int kAttempts = 10;
+  const AreaAndRatio ranges{step.least_area, step.most_area, step.least_ratio, step.most_ratio,
+                            step.in_double};
   const auto wide = static_cast<double>(width_), high = static_cast<double>(height_);
   for (int attempt = 0; attempt < kAttempts; attempt++) {
     double part, ratio;

@@ -29,15 +29,10 @@ class CalledDrawing final : public Drawing {
   CalledDrawing(uint64_t key, int width, int height, Targets* targets, Drawn& drawn);
 
   using Drawing::take;
-  Status take(const steps::Rotate& step, uint64_t draw);
-  Status take(const steps::Affine& step, uint64_t draw);
-  Status take(const steps::Transform& step, uint64_t draw);
-  Status take(const steps::Perspective& step, uint64_t draw);
-  Status take(const steps::ShuffleChannels& step, uint64_t draw);
-  Status take(const steps::Erase& step, uint64_t draw, const AreaAndRatio& ranges);
+  FASTDATA_PIXEL_STEPS(FASTDATA_TAKE, FASTDATA_PARAMETER)
   void append(const Call& call) { drawn_.calls.push_back(call); }
 
-  /// Moves the targets, and notes the size.
+  /// Notes the size.
   void finish();
 
  private:
@@ -49,22 +44,12 @@ class CalledDrawing final : public Drawing {
     double angle, x, y, scale, shear_x, shear_y;
   };
 
-  Status crop(const CropBox& box) override;
-  Status pad(const Margins& margins, const Padding& padding) override;
-  Status resize(const Size& size, double filter) override;
-  Status flip(bool across) override;
-  Status crop_to_boxes(const CropBox& box) override;
-  Status shift_targets(int64_t x, int64_t y) override;
-  Status clamp_boxes() override;
-  Status sanitize_boxes(double min_size, double min_area) override;
-  const std::vector<TargetBox>* boxes() override;
+  void on_crop(const CropBox& box, bool to_boxes) override;
+  void on_pad(const Margins& margins, const Padding& padding) override;
+  void on_resize(const Size& size, int filter) override;
+  void on_flip(bool across) override;
+  void on_targets(const Call& call) override { append(call); }
 
-  Status add(const Call& call) {
-    append(call);
-    return {};
-  }
-  Status set_size(double width, double height);
-  void move_targets();
   static void inverse_of(const Affinity& to, double cx, double cy, double (&m)[6]);
   Status warp(const double (&m)[6], double interpolation, const Colour& fill, double width,
               double height);
@@ -72,7 +57,6 @@ class CalledDrawing final : public Drawing {
                      const Colour& fill);
 
   Drawn& drawn_;
-  size_t moved_ = 0;  // calls that targets have followed
 };
 
 }  // namespace fastdata

@@ -6,6 +6,7 @@
 
 #include "draws.h"
 #include "portable.h"
+#include "resample/resample.h"
 
 namespace fastdata {
 namespace {
@@ -22,6 +23,63 @@ Padding padding_of(const Step& step) {
 }
 
 }  // namespace
+
+Status Drawing::crop(const CropBox& box) {
+  if (targets_)
+    targets_->crop(static_cast<float>(box.left), static_cast<float>(box.top),
+                   static_cast<int>(box.width), static_cast<int>(box.height));
+  on_crop(box, /*to_boxes=*/false);
+  width_ = box.width;
+  height_ = box.height;
+  return {};
+}
+
+Status Drawing::pad(const Margins& margins, const Padding& padding) {
+  const auto& [left, top, right, bottom] = margins;
+  if (left == 0 && top == 0 && right == 0 && bottom == 0) return {};
+  const double w = static_cast<double>(width_) + left + right;
+  const double h = static_cast<double>(height_) + top + bottom;
+  if (!is_possible(w, h)) return kBadSize;
+  if (targets_)
+    targets_->crop(-static_cast<float>(left), -static_cast<float>(top), static_cast<int>(w),
+                   static_cast<int>(h));
+  on_pad(margins, padding);
+  set_size(w, h);
+  return {};
+}
+
+Status Drawing::resize(const Size& size, double filter) {
+  int number;
+  if (!is_possible(size.width, size.height) || !whole_number(filter, 0, kLastFilter, number))
+    return kBadSize;
+  if (targets_) targets_->resize(static_cast<int>(size.width), static_cast<int>(size.height));
+  on_resize(size, number);
+  set_size(size.width, size.height);
+  return {};
+}
+
+Status Drawing::flip(bool across) {
+  if (targets_) targets_->flip(across);
+  on_flip(across);
+  return {};
+}
+
+Status Drawing::take(const steps::FlipHorizontal&, uint64_t) { return flip(true); }
+
+Status Drawing::take(const steps::FlipVertical&, uint64_t) { return flip(false); }
+
+Status Drawing::take(const steps::ClampBoxes&, uint64_t) {
+  if (targets_) targets_->clamp();
+  on_targets(Call::of(operations::ClampBoxes{}));
+  return {};
+}
+
+Status Drawing::take(const steps::SanitizeBoxes& step, uint64_t) {
+  if (targets_)
+    targets_->sanitize(static_cast<float>(step.min_size), static_cast<float>(step.min_area));
+  on_targets(Call::of(operations::SanitizeBoxes{step.min_size, step.min_area}));
+  return {};
+}
 
 Status Drawing::take(const steps::Resize& step, uint64_t) {
   return resize({step.width, step.height}, step.filter);
@@ -54,8 +112,8 @@ Status Drawing::take(const steps::ResizeKeepingRatio& step, uint64_t draw) {
     by_width = by_height = step.scale_is_area ? 1.0 / std::sqrt(factor) : factor;
   }
   if (draw_uniform(key_, draw + 2) < step.ratio_p) {
-    const double low = portable_log(step.least_ratio), high = portable_log(step.most_ratio);
-    const double factor = std::sqrt(portable_exp(between(low, high, key_, draw + 3)));
+    const double log = between(step.least_ratio.log, step.most_ratio.log, key_, draw + 3);
+    const double factor = std::sqrt(portable_exp(log));
     by_height /= factor;
     by_width *= factor;
   }
@@ -71,7 +129,11 @@ Status Drawing::take(const steps::ResizeToSequence& step, uint64_t) {
                 step.filter);
 }
 
-Status Drawing::take(const steps::ResizedCrop& step, uint64_t draw, const AreaAndRatio& ranges) {
+Status Drawing::take(const steps::ResizedCrop& step, uint64_t draw) {
+  if (!(step.least_area >= 0 && step.least_ratio.value > 0 && step.most_ratio.value > 0))
+    return {Code::bad_parameters, "a random crop of parts or ratios that there are not"};
+  const AreaAndRatio ranges{step.least_area, step.most_area, step.least_ratio, step.most_ratio,
+                            step.in_double};
   if (Status s = crop(random_resized_crop(ranges, width_, height_, key_, draw)); !s.ok()) return s;
   return resize({step.width, step.height}, step.filter);
 }
@@ -81,9 +143,12 @@ Status Drawing::take(const steps::CentreCrop& step, uint64_t) {
   if (!is_possible(step.width, step.height)) return kBadSize;
   const int64_t w = whole(step.width), h = whole(step.height);
   const int64_t x = centred(width_, w, step.floored), y = centred(height_, h, step.floored);
-  if (!step.floored)
-    if (Status s = shift_targets(targets_ahead(width_, w), targets_ahead(height_, h)); !s.ok())
-      return s;
+  const int64_t across = targets_ahead(width_, w), down = targets_ahead(height_, h);
+  if (targets_ && !step.floored && (across != 0 || down != 0)) {
+    targets_->shift(static_cast<float>(across), static_cast<float>(down));
+    on_targets(
+        Call::of(operations::ShiftTargets{static_cast<double>(across), static_cast<double>(down)}));
+  }
   const int64_t left = std::max<int64_t>(-x, 0), top = std::max<int64_t>(-y, 0);
   const Margins margins{static_cast<double>(left), static_cast<double>(top),
                         static_cast<double>(std::max<int64_t>(w - width_, 0) - left),
@@ -151,15 +216,22 @@ Status Drawing::take(const steps::ZoomOut& step, uint64_t draw) {
   return pad(zoomed_out(width_, height_, step.least, step.most, key_, draw), padding_of(step));
 }
 
-/// An image without boxes that fit stays as it is once the option for that is drawn.
+/// An image without targets is one without boxes. One without boxes that fit stays as it is once
+/// the option for that is drawn.
 Status Drawing::take(const steps::IouCrop& step, uint64_t draw) {
-  const std::vector<TargetBox>* all = boxes();
-  if (!all) return {Code::bad_parameters, "a crop that depends on boxes, and there are none"};
+  static const std::vector<TargetBox> kNone;
   std::optional<CropBox> box;
   if (!draw_iou_crop(step, draw_bits(key_, draw), static_cast<int>(width_),
-                     static_cast<int>(height_), *all, box))
+                     static_cast<int>(height_), targets_ ? targets_->boxes : kNone, box))
     return {Code::bad_parameters, "no crop in 1000 rounds has a box that overlaps it enough"};
-  return box ? crop_to_boxes(*box) : Status{};
+  if (!box) return {};
+  if (targets_)
+    targets_->iou_crop(static_cast<float>(box->left), static_cast<float>(box->top),
+                       static_cast<int>(box->width), static_cast<int>(box->height));
+  on_crop(*box, /*to_boxes=*/true);
+  width_ = box->width;
+  height_ = box->height;
+  return {};
 }
 
 }  // namespace fastdata

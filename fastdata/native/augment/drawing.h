@@ -30,27 +30,9 @@ class Drawing {
   // The steps that may lead a program; `draw` is the first of their draws. bad_parameters: the
   // image is too small, or would be too large; it is then as it was before the step's operation
   // that failed.
-  Status take(const steps::FlipHorizontal&, uint64_t) { return flip(true); }
-  Status take(const steps::FlipVertical&, uint64_t) { return flip(false); }
-  Status take(const steps::Resize& step, uint64_t draw);
-  Status take(const steps::ResizeShorter& step, uint64_t draw);
-  Status take(const steps::ScaleJitter& step, uint64_t draw);
-  Status take(const steps::ShortestSize& step, uint64_t draw);
-  Status take(const steps::ResizeKeepingRatio& step, uint64_t draw);
-  Status take(const steps::ResizeToSequence& step, uint64_t draw);
-  Status take(const steps::ResizedCrop& step, uint64_t draw, const AreaAndRatio& ranges);
-  Status take(const steps::CentreCrop& step, uint64_t draw);
-  Status take(const steps::CornerCrop& step, uint64_t draw);
-  Status take(const steps::RandomCrop& step, uint64_t draw);
-  Status take(const steps::FixedSizeCrop& step, uint64_t draw);
-  Status take(const steps::Pad& step, uint64_t draw);
-  Status take(const steps::PadTo& step, uint64_t draw);
-  Status take(const steps::ZoomOut& step, uint64_t draw);
-  Status take(const steps::IouCrop& step, uint64_t draw);
-  Status take(const steps::ClampBoxes&, uint64_t) { return clamp_boxes(); }
-  Status take(const steps::SanitizeBoxes& step, uint64_t) {
-    return sanitize_boxes(step.min_size, step.min_area);
-  }
+#define FASTDATA_TAKE(name, Struct, draws, ...) \
+  Status take(const steps::Struct& step, uint64_t draw);
+  FASTDATA_FOLDED_STEPS(FASTDATA_TAKE, FASTDATA_PARAMETER)
 
  protected:
   static constexpr Status kBadSize{Code::bad_parameters,
@@ -59,22 +41,30 @@ class Drawing {
     return width >= 1 && height >= 1 && width <= kLongestSide && height <= kLongestSide;
   }
 
-  // The operations. Boxes are within the image; sizes and margins may be anything.
-  virtual Status crop(const CropBox& box) = 0;
-  virtual Status pad(const Margins& margins, const Padding& padding) = 0;
-  virtual Status resize(const Size& size, double filter) = 0;
-  virtual Status flip(bool across) = 0;
-  /// Crops; boxes whose middle is outside become zeros.
-  virtual Status crop_to_boxes(const CropBox& box) = 0;
-  virtual Status shift_targets(int64_t x, int64_t y) = 0;
-  virtual Status clamp_boxes() = 0;
-  virtual Status sanitize_boxes(double min_size, double min_area) = 0;
-  /// The boxes as the steps before have left them; null: there are no targets.
-  virtual const std::vector<TargetBox>* boxes() = 0;
+  // What an operation does to the image, of the size before it.
+  virtual void on_crop(const CropBox& box, bool to_boxes) = 0;
+  virtual void on_pad(const Margins& margins, const Padding& padding) = 0;
+  virtual void on_resize(const Size& size, int filter) = 0;
+  virtual void on_flip(bool across) = 0;
+  /// Of targets alone.
+  virtual void on_targets(const Call&) {}
+
+  void set_size(double width, double height) {
+    width_ = static_cast<int64_t>(width);
+    height_ = static_cast<int64_t>(height);
+  }
 
   const uint64_t key_;
   int64_t width_, height_;
   Targets* const targets_;
+
+ private:
+  // The operations, which move the targets, too. Boxes are within the image; sizes and margins may
+  // be anything.
+  Status crop(const CropBox& box);
+  Status pad(const Margins& margins, const Padding& padding);
+  Status resize(const Size& size, double filter);
+  Status flip(bool across);
 };
 
 }  // namespace fastdata

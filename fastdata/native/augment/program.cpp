@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <concepts>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -29,34 +29,13 @@ double draw_normal(uint64_t key, uint64_t draw) {
   return radius * cosine;
 }
 
-template <typename Step>
-concept HasRanges = requires(const Step& step) { step.in_double; };
-
-// Steps that any drawing takes may lead a program.
-template <typename Step>
-constexpr bool kFolds = requires(Drawing& drawing, const Step& step) { drawing.take(step, 0); };
-template <HasRanges Step>
-constexpr bool kFolds<Step> =
-    requires(Drawing& drawing, const Step& step, const AreaAndRatio& ranges) {
-      drawing.take(step, 0, ranges);
-    };
+/// Steps that run on pixels are never folded.
+CalledDrawing& called(Drawing& drawing) { return static_cast<CalledDrawing&>(drawing); }
 
 /// Whether a node may call an operation: the others are made by steps.
 bool is_called(Operation operation) {
   return operation <= Operation::gaussian_noise ||
          (operation >= Operation::tensor_contrast && operation <= Operation::tensor_autocontrast);
-}
-
-bool folds(StepKind kind) {
-#define FASTDATA_FOLDS(name, Struct, draws, ...) kFolds<steps::Struct>,
-  static constexpr bool kAll[] = {FASTDATA_STEPS(FASTDATA_FOLDS, FASTDATA_PARAMETER) false};
-  return kAll[static_cast<size_t>(kind)];
-}
-
-bool has_ranges(StepKind kind) {
-#define FASTDATA_HAS_RANGES(name, Struct, draws, ...) HasRanges<steps::Struct>,
-  static constexpr bool kAll[] = {FASTDATA_STEPS(FASTDATA_HAS_RANGES, FASTDATA_PARAMETER) false};
-  return kAll[static_cast<size_t>(kind)];
 }
 
 }  // namespace
@@ -69,14 +48,10 @@ const std::vector<NamedKind>& step_kinds() {
   return kinds;
 }
 
-namespace {
-
-const NamedKind& kind_of(const Node& node) {
+static const NamedKind& kind_of(const Node& node) {
   if (node.kind == StepKind::call) return info_of(node.operation);
   return step_kinds()[static_cast<size_t>(node.kind)];
 }
-
-}  // namespace
 
 StepProgram::StepProgram(std::vector<Node> nodes, std::vector<Value> values,
                          std::vector<double> tables, int leading)
@@ -85,26 +60,13 @@ StepProgram::StepProgram(std::vector<Node> nodes, std::vector<Value> values,
     throw std::invalid_argument("a program has from 1 to 2^20 nodes");
   if (nodes_[0].kind != StepKind::sequence || nodes_[0].end != static_cast<int>(nodes_.size()))
     throw std::invalid_argument("the first node is not the root");
-  for (const Value& value : values_) check_value(value);
-  check_node(0, nodes_[0].end, 0);
-  for (Node& node : nodes_) {
-    if (!has_ranges(node.kind)) continue;
-    double numbers[5];  // FASTDATA_RANGES are parameters in a row
-    const std::vector<Parameter>& parameters =
-        kind_of(node).parameters;
-    const auto first = std::find_if(parameters.begin(), parameters.end(), [](const Parameter& one) {
-      return std::string_view(one.name) == "least_area";
-    });
-    for (int i = 0; i < 5; i++) {
-      const Value& value = values_[node.first_value + (first - parameters.begin()) + i];
-      if (value.kind != ValueKind::constant)
-        throw std::invalid_argument("areas and ratios are not drawn");
-      numbers[i] = value.a;
-    }
-    if (!(numbers[0] >= 0 && numbers[2] > 0 && numbers[3] > 0))
-      throw std::invalid_argument("a part of parts or ratios that there are not");
-    node.ranges.emplace(numbers[0], numbers[1], numbers[2], numbers[3], numbers[4] != 0);
+  const FoldedDrawing none(0, 1, 1, nullptr);
+  for (Value& value : values_) {
+    check_value(value);
+    if (value.kind == ValueKind::constant && value.unit == Unit::one && value.sign_draw < 0)
+      value.settled = ratio_of(draw_number(value, none));
   }
+  check_node(0, nodes_[0].end, 0);
   check_leading(leading);
   for (auto node = nodes_.begin() + leading_end_; node != nodes_.end(); ++node) {
     needs_boxes_ = needs_boxes_ || node->kind == StepKind::iou_crop;
@@ -150,29 +112,45 @@ void StepProgram::check_node(int at, int end, int depth) const {
 
 void StepProgram::check_children(const Node& node, int children) const {
   if (!has_children(node.kind) && children) throw std::invalid_argument("a leaf with children");
-  const Value* values = values_.data() + node.first_value;
-  if (node.kind == StepKind::choice &&
-      (!children || (values[0].count && values[0].count != children)))
-    throw std::invalid_argument("a choice needs as many weights as children, or none");
-  if (node.kind == StepKind::sample) {
-    const double* weights = tables_.data() + values[1].first;
-    const auto positive =
-        std::count_if(weights, weights + values[1].count, [](double one) { return one > 0; });
-    if (values[1].count != children || !(values[0].a >= 0) ||
-        values[0].a > static_cast<double>(positive))
-      throw std::invalid_argument(
-          "a sample needs a weight a child, and as many above 0 as it takes");
+  const auto value = [&](std::string_view name) -> const Value& {
+    const std::vector<Parameter>& parameters = kind_of(node).parameters;
+    const auto is_it = [&](const Parameter& one) { return name == one.name; };
+    const auto found = std::find_if(parameters.begin(), parameters.end(), is_it);
+    return values_[node.first_value + (found - parameters.begin())];
+  };
+  switch (node.kind) {
+    case StepKind::choice: {
+      const int sums = value("sums").count;
+      if (!children || (sums && sums != children))
+        throw std::invalid_argument("a choice needs as many weights as children, or none");
+      return;
+    }
+    case StepKind::sample: {
+      const Value &weights = value("weights"), &count = value("count");
+      const double* first = tables_.data() + weights.first;
+      const auto positive =
+          std::count_if(first, first + weights.count, [](double one) { return one > 0; });
+      if (weights.count != children || !(count.a >= 0 && count.a <= static_cast<double>(positive)))
+        throw std::invalid_argument(
+            "a sample needs a weight a child, and as many above 0 as it takes");
+      return;
+    }
+    case StepKind::mix: {
+      if (!children) throw std::invalid_argument("a mixture of nothing");
+      const double mixing = value("mixing").a;
+      if (mixing != 0 && mixing != 1 && mixing != 2)
+        throw std::invalid_argument("a mixture made in no way there is");
+      return;
+    }
+    case StepKind::iou_crop:
+      if (value("options").count < 1) throw std::invalid_argument("a crop without options");
+      return;
+    case StepKind::erase:
+      if (value("values").count != 3 || value("deviations").count != 3)
+        throw std::invalid_argument("an erasure needs a value and a deviation a channel");
+      return;
+    default: return;
   }
-  if (node.kind == StepKind::mix) {
-    if (!children) throw std::invalid_argument("a mixture of nothing");
-    const double mixing = values[1].a;
-    if (mixing != 0 && mixing != 1 && mixing != 2)
-      throw std::invalid_argument("a mixture made in no way there is");
-  }
-  if (node.kind == StepKind::iou_crop && values[5].count < 1)
-    throw std::invalid_argument("a crop by boxes without options");
-  if (node.kind == StepKind::erase && (values[5].count != 3 || values[7].count != 3))
-    throw std::invalid_argument("an erasure needs a value and a deviation a channel");
 }
 
 void StepProgram::check_leading(int leading) {
@@ -182,10 +160,8 @@ void StepProgram::check_leading(int leading) {
     leading_end_ = nodes_[leading_end_].end;
   }
   for (int at = 1; at < leading_end_; at++)
-    if (const StepKind kind = nodes_[at].kind;
-        kind == StepKind::mix || !(has_children(kind) || folds(kind)))
-      throw std::invalid_argument(std::string("it cannot be folded: ") +
-                                  kind_of(nodes_[at]).name);
+    if (!may_be_folded(nodes_[at].kind))
+      throw std::invalid_argument(std::string("it cannot be folded: ") + kind_of(nodes_[at]).name);
 }
 
 Cut StepProgram::cut(uint64_t key, int64_t width, int64_t height, Targets* targets) const {
@@ -207,6 +183,10 @@ Status StepProgram::draw(uint64_t key, int width, int height, Drawn& drawn,
 }
 
 double StepProgram::number(const Value& value, const Drawing& drawing) const {
+  return value.settled ? value.settled->value : draw_number(value, drawing);
+}
+
+double StepProgram::draw_number(const Value& value, const Drawing& drawing) const {
   double unit = 1;
   if (value.unit == Unit::width) unit = static_cast<double>(drawing.width());
   if (value.unit == Unit::height) unit = static_cast<double>(drawing.height());
@@ -241,6 +221,8 @@ T StepProgram::read(const Value& value, const Drawing& drawing) const {
     return {tables_.data() + value.first, value.count};
   else if constexpr (std::is_same_v<T, bool>)
     return number(value, drawing) != 0;
+  else if constexpr (std::is_same_v<T, Ratio>)
+    return value.settled ? *value.settled : ratio_of(number(value, drawing));
   else
     return number(value, drawing);
 }
@@ -250,10 +232,16 @@ Status StepProgram::visit(int at, Drawing& drawing) const {
   const Value* value = values_.data() + node.first_value;
   switch (node.kind) {
 #define FASTDATA_READ(type, name) read<type>(*value++, drawing),
-#define FASTDATA_VISIT(name, Struct, draws, ...) \
+#define FASTDATA_VISIT_PARENT(name, Struct, draws, ...) \
   case StepKind::name: return visit(steps::Struct{__VA_ARGS__}, at, drawing);
-    FASTDATA_STEPS(FASTDATA_VISIT, FASTDATA_READ)
-    case StepKind::call: return visit_call(node, static_cast<CalledDrawing&>(drawing));
+#define FASTDATA_VISIT_FOLDED(name, Struct, draws, ...) \
+  case StepKind::name: return drawing.take(steps::Struct{__VA_ARGS__}, node.draw);
+#define FASTDATA_VISIT_PIXELS(name, Struct, draws, ...) \
+  case StepKind::name: return called(drawing).take(steps::Struct{__VA_ARGS__}, node.draw);
+    FASTDATA_PARENTS(FASTDATA_VISIT_PARENT, FASTDATA_READ)
+    FASTDATA_FOLDED_STEPS(FASTDATA_VISIT_FOLDED, FASTDATA_READ)
+    FASTDATA_PIXEL_STEPS(FASTDATA_VISIT_PIXELS, FASTDATA_READ)
+    case StepKind::call: return visit_call(node, called(drawing));
   }
   return {};
 }
@@ -333,7 +321,7 @@ Status StepProgram::visit(const steps::Mixture& step, int at, Drawing& drawing) 
   const Node& node = nodes_[at];
   if (!(step.concentration > 0 && step.concentration <= kMaxConcentration))
     return {Code::bad_parameters, "a concentration that is not above 0, or beyond 1e6"};
-  auto& calls = static_cast<CalledDrawing&>(drawing);
+  CalledDrawing& calls = called(drawing);
   const auto mixing = static_cast<Mixing>(step.mixing);
   const uint64_t key = draw_bits(drawing.key(), node.draw);
   uint64_t drawn = 0;
@@ -367,17 +355,6 @@ Status StepProgram::visit(const steps::Mixture& step, int at, Drawing& drawing) 
   }
   calls.append(Call::of(operations::MixEnd{mixing == Mixing::blended_sum ? rest : 1.f}));
   return {};
-}
-
-template <typename Step>
-Status StepProgram::visit(const Step& step, int at, Drawing& drawing) const {
-  const Node& node = nodes_[at];
-  using Taker = std::conditional_t<kFolds<Step>, Drawing, CalledDrawing>;
-  auto& taker = static_cast<Taker&>(drawing);
-  if constexpr (HasRanges<Step>)
-    return taker.take(step, node.draw, *node.ranges);
-  else
-    return taker.take(step, node.draw);
 }
 
 Status StepProgram::visit_call(const Node& node, CalledDrawing& drawing) const {

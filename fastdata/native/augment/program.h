@@ -18,7 +18,7 @@
 
 namespace fastdata {
 
-// The kinds of numbers (`_native.VALUES`): a; uniform from a to b, in single precision as torch
+// The kinds of numbers: a; uniform from a to b, in single precision as torch
 // draws or in double as Python does; one of `count` entries of the tables from `first` on; entry b
 // of `count` ones that torch.linspace spaces evenly from 0 to a; normally distributed around a,
 // with a standard deviation of b (two draws); or no number, but all of those entries.
@@ -51,6 +51,7 @@ struct Value {
   int64_t sign_draw = -1;  // negated half of the time by this draw; -1: never
   double plus = 0;
   Rounding rounding = Rounding::none;
+  std::optional<Ratio> settled = {};  // of a constant, which is the same for every image
 };
 
 /// A node of the tree, in pre-order: its descendants are those up to `end`.
@@ -60,7 +61,6 @@ struct Node {
   int end = 0;
   int first_value = 0;
   uint64_t draw = 0;
-  std::optional<AreaAndRatio> ranges = {};  // of steps that have them, made of their values
 };
 
 class StepProgram {
@@ -89,6 +89,7 @@ class StepProgram {
   void check_children(const Node& node, int children) const;
   void check_leading(int leading);
   double number(const Value& value, const Drawing& drawing) const;
+  double draw_number(const Value& value, const Drawing& drawing) const;
   template <typename T>
   T read(const Value& value, const Drawing& drawing) const;
   Status visit(int at, Drawing& drawing) const;
@@ -99,8 +100,6 @@ class StepProgram {
   Status visit(const steps::InOrder&, int at, Drawing& drawing) const;
   Status visit(const steps::SomeOf& step, int at, Drawing& drawing) const;
   Status visit(const steps::Mixture& step, int at, Drawing& drawing) const;
-  template <typename Step>
-  Status visit(const Step& step, int at, Drawing& drawing) const;
   Status visit_call(const Node& node, CalledDrawing& drawing) const;
 
   std::vector<Node> nodes_;

@@ -116,56 +116,6 @@ void Targets::then(const double (&step)[9]) {
   std::copy_n(product, 9, matrix);
 }
 
-void Targets::move(const Call& call) {
-  switch (call.operation) {
-    case Operation::flip_horizontal: return flip(true);
-    case Operation::flip_vertical: return flip(false);
-    case Operation::resize: {
-      const auto by = call.as<operations::Resize>();
-      return resize(static_cast<int>(by.width), static_cast<int>(by.height));
-    }
-    case Operation::pad: return pad(call.as<operations::Pad>());
-    case Operation::crop: {
-      const auto by = call.as<operations::Crop>();
-      return crop(static_cast<float>(by.left), static_cast<float>(by.top),
-                  static_cast<int>(by.width), static_cast<int>(by.height));
-    }
-    case Operation::iou_crop: {
-      const auto by = call.as<operations::IouCrop>();
-      return iou_crop(static_cast<float>(by.left), static_cast<float>(by.top),
-                      static_cast<int>(by.width), static_cast<int>(by.height));
-    }
-    case Operation::affine: {
-      const auto m = call.as<operations::Affine>();
-      return warp({m.a, m.b, m.c, m.d, m.e, m.f, 0, 0, 1}, static_cast<int>(m.width),
-                  static_cast<int>(m.height));
-    }
-    case Operation::tensor_affine: {
-      // From the middle of the image, and back.
-      const auto m = call.as<operations::TensorAffine>();
-      const double x = width / 2.0, y = height / 2.0;
-      return warp(
-          {m.a, m.b, m.c + x - m.a * x - m.b * y, m.d, m.e, m.f + y - m.d * x - m.e * y, 0, 0, 1},
-          width, height);
-    }
-    case Operation::perspective:
-    case Operation::tensor_perspective: {  // which have the same parameters
-      const auto m = call.as<operations::Perspective>();
-      return warp({m.a, m.b, m.c, m.d, m.e, m.f, m.g, m.h, 1}, width, height);
-    }
-    case Operation::shift_targets: {
-      const auto by = call.as<operations::ShiftTargets>();
-      return shift(static_cast<float>(by.x), static_cast<float>(by.y));
-    }
-    case Operation::clamp_boxes: return clamp();
-    case Operation::sanitize_boxes: {
-      const auto by = call.as<operations::SanitizeBoxes>();
-      return sanitize(static_cast<float>(by.min_size), static_cast<float>(by.min_area));
-    }
-    default: return;
-  }
-}
-
 void Targets::crop(float left, float top, int new_width, int new_height) {
   then({1, 0, -static_cast<double>(left), 0, 1, -static_cast<double>(top), 0, 0, 1});
   width = new_width;
@@ -213,11 +163,6 @@ void Targets::flip(bool across) {
     b = across ? TargetBox{w - b.x1, b.y0, w - b.x0, b.y1}
                : TargetBox{b.x0, h - b.y1, b.x1, h - b.y0};
   for (TargetPoint& p : points) (across ? p.x : p.y) = across ? (w - 1) - p.x : (h - 1) - p.y;
-}
-
-void Targets::pad(const operations::Pad& by) {
-  crop(-static_cast<float>(by.left), -static_cast<float>(by.top),
-       width + static_cast<int>(by.left + by.right), height + static_cast<int>(by.top + by.bottom));
 }
 
 /// A box becomes the one around its four corners. Where the image's size changes, its own corners

@@ -34,21 +34,19 @@ struct Targets {
   /// Begins with these boxes and points of an image.
   void begin(const TargetBox* boxes, size_t box_count, const TargetPoint* points,
              size_t point_count, int width, int height);
-  /// Does what the operation does to pixels; nothing, if it leaves them where they are.
-  void move(const Call& call);
   void crop(float left, float top, int width, int height);
   /// The same; boxes whose middle is outside become zeros.
   void iou_crop(float left, float top, int width, int height);
   void shift(float x, float y);
   void resize(int width, int height);
   void flip(bool across);
+  /// To an image of a size, whose pixels are taken from elsewhere by the inverse.
+  void warp(const double (&inverse)[9], int width, int height);
   void clamp();
   void sanitize(float min_size, float min_area);
 
  private:
   void truncate();
-  void pad(const operations::Pad& by);
-  void warp(const double (&inverse)[9], int width, int height);
   void then(const double (&step)[9]);
 };
 

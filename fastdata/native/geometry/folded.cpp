@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "resample/resample.h"
-
 namespace fastdata {
 namespace {
 
@@ -31,94 +29,43 @@ CropBox inside(const CropBox& frame, int64_t width, int64_t height) {
   return {left, top, right - left, bottom - top};
 }
 
-// Boxes of no image, for crops that depend on them.
-const std::vector<TargetBox> kNoBoxes;
-
 }  // namespace
 
-void FoldedDrawing::move_frame(CropBox box) {
+/// A part of the image, as the frame after it.
+CropBox FoldedDrawing::in_frame(CropBox box) const {
   if (flipped_) box.left = width_ - (box.left + box.width);
   if (upside_down_) box.top = height_ - (box.top + box.height);
-  left_ += box.left;
-  top_ += box.top;
-  width_ = box.width;
-  height_ = box.height;
+  return {left_ + box.left, top_ + box.top, box.width, box.height};
 }
 
-Status FoldedDrawing::crop(const CropBox& box) {
-  if (targets_)
-    targets_->crop(static_cast<float>(box.left), static_cast<float>(box.top), narrow(box.width),
-                   narrow(box.height));
-  move_frame(box);
-  if (!resized_) kept_ = common(kept_, frame());
-  return {};
+void FoldedDrawing::on_crop(const CropBox& box, bool) {
+  const CropBox next = in_frame(box);
+  if (!resized_) kept_ = common(kept_, next);
+  left_ = next.left;
+  top_ = next.top;
 }
 
-Status FoldedDrawing::crop_to_boxes(const CropBox& box) {
-  if (targets_)
-    targets_->iou_crop(static_cast<float>(box.left), static_cast<float>(box.top), narrow(box.width),
-                       narrow(box.height));
-  move_frame(box);
-  if (!resized_) kept_ = common(kept_, frame());
-  return {};
+void FoldedDrawing::on_pad(const Margins& margins, const Padding&) {
+  const auto left = static_cast<int64_t>(margins.left), top = static_cast<int64_t>(margins.top);
+  const CropBox next = in_frame({-left, -top, width_ + left + static_cast<int64_t>(margins.right),
+                                 height_ + top + static_cast<int64_t>(margins.bottom)});
+  left_ = next.left;
+  top_ = next.top;
 }
 
-Status FoldedDrawing::pad(const Margins& margins, const Padding&) {
-  const auto& [left, top, right, bottom] = margins;
-  if (left == 0 && top == 0 && right == 0 && bottom == 0) return {};
-  const double wide = static_cast<double>(width_) + left + right;
-  const double high = static_cast<double>(height_) + top + bottom;
-  if (!is_possible(wide, high)) return kBadSize;
-  const CropBox box{-static_cast<int64_t>(left), -static_cast<int64_t>(top),
-                    static_cast<int64_t>(wide), static_cast<int64_t>(high)};
-  if (targets_)
-    targets_->crop(static_cast<float>(box.left), static_cast<float>(box.top), narrow(box.width),
-                   narrow(box.height));
-  move_frame(box);
-  return {};
-}
-
-Status FoldedDrawing::resize(const Size& size, double filter) {
-  int number;
-  if (!is_possible(size.width, size.height) || !whole_number(filter, 0, kLastFilter, number))
-    return kBadSize;
+void FoldedDrawing::on_resize(const Size& size, int filter) {
   box_ = frame();
   resized_ = true;
-  cut_.filter = static_cast<uint8_t>(number);
+  cut_.filter = static_cast<uint8_t>(filter);
   cut_.flip = static_cast<uint8_t>((flipped_ ? kFlippedX : 0) | (upside_down_ ? kFlippedY : 0));
   left_ = top_ = 0;
-  width_ = static_cast<int64_t>(size.width);
-  height_ = static_cast<int64_t>(size.height);
-  cut_.size[0] = narrow(width_);
-  cut_.size[1] = narrow(height_);
-  if (targets_) targets_->resize(cut_.size[0], cut_.size[1]);
-  return {};
+  cut_.size[0] = static_cast<int32_t>(size.width);
+  cut_.size[1] = static_cast<int32_t>(size.height);
 }
 
-Status FoldedDrawing::flip(bool across) {
+void FoldedDrawing::on_flip(bool across) {
   bool& mirrored = across ? flipped_ : upside_down_;
   mirrored = !mirrored;
-  if (targets_) targets_->flip(across);
-  return {};
-}
-
-Status FoldedDrawing::shift_targets(int64_t x, int64_t y) {
-  if (targets_) targets_->shift(static_cast<float>(x), static_cast<float>(y));
-  return {};
-}
-
-Status FoldedDrawing::clamp_boxes() {
-  if (targets_) targets_->clamp();
-  return {};
-}
-
-Status FoldedDrawing::sanitize_boxes(double min_size, double min_area) {
-  if (targets_) targets_->sanitize(static_cast<float>(min_size), static_cast<float>(min_area));
-  return {};
-}
-
-const std::vector<TargetBox>* FoldedDrawing::boxes() {
-  return targets_ ? &targets_->boxes : &kNoBoxes;
 }
 
 Cut FoldedDrawing::finish(int too_small) {

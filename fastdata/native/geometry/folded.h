@@ -7,7 +7,7 @@
 namespace fastdata {
 
 /// The current image is a frame: a part of the source image or, after a resize, of the resized
-/// box. Targets follow each operation. The fill is the job's, whatever steps have.
+/// box. The fill is the job's, whatever steps have.
 class FoldedDrawing final : public Drawing {
  public:
   FoldedDrawing(uint64_t key, int64_t width, int64_t height, Targets* targets)
@@ -17,18 +17,13 @@ class FoldedDrawing final : public Drawing {
   Cut finish(int too_small);
 
  private:
-  Status crop(const CropBox& box) override;
-  Status pad(const Margins& margins, const Padding&) override;
-  Status resize(const Size& size, double filter) override;
-  Status flip(bool across) override;
-  Status crop_to_boxes(const CropBox& box) override;
-  Status shift_targets(int64_t x, int64_t y) override;
-  Status clamp_boxes() override;
-  Status sanitize_boxes(double min_size, double min_area) override;
-  const std::vector<TargetBox>* boxes() override;
+  void on_crop(const CropBox& box, bool to_boxes) override;
+  void on_pad(const Margins& margins, const Padding& padding) override;
+  void on_resize(const Size& size, int filter) override;
+  void on_flip(bool across) override;
 
   CropBox frame() const { return {left_, top_, width_, height_}; }
-  void move_frame(CropBox box);
+  CropBox in_frame(CropBox box) const;
 
   CropBox source_;
   // The part of the source image that crops have kept; it matters where padding follows.

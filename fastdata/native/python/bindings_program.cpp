@@ -143,15 +143,11 @@ void bind_program(py::module_& m) {
   m.attr("FILTERS") = py::make_tuple("nearest", "bilinear", "bicubic", "lanczos", "nearest_floor");
   m.attr("CUT") = py::dtype::of<Cut>();
   py::dict steps, operations;
-  for (const NamedKind& kind : step_kinds())  // a call has the name of its operation
+  for (const NamedKind& kind : step_kinds())
     steps[kind.name] = py::make_tuple(kind.draws, names_of(kind));
   for (const NamedKind& kind : operation_kinds()) operations[kind.name] = names_of(kind);
   m.attr("STEPS") = steps;
   m.attr("OPERATIONS") = operations;
-  py::list values;
-#define FASTDATA_VALUE_NAME(name) values.append(#name);
-  FASTDATA_VALUES(FASTDATA_VALUE_NAME)
-  m.attr("VALUES") = py::tuple(values);
   m.def("linspace", &linspace_python, py::arg("start"), py::arg("end"), py::arg("count"));
   m.def("resized_shorter", &resized_shorter_python, py::arg("width"), py::arg("height"),
         py::arg("shorter"), py::arg("bound"));
