@@ -183,7 +183,15 @@ def _warp(op: Any) -> dict[str, float | DrawnNumber]:
 
 def _matrix(op: Any, place: str, number: DrawnNumber) -> Step:
     """Return a transform by a matrix that has a number in a place, "a" to "f"."""
-    matrix = {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.0, "e": 1.0, "f": 0.0, place: number}
+    matrix: dict[str, Any] = {
+        "a": 1.0,
+        "b": 0.0,
+        "c": 0.0,
+        "d": 0.0,
+        "e": 1.0,
+        "f": 0.0,
+        place: number,
+    }
     return operation("transform", **matrix, **_warp(op))
 
 
@@ -235,7 +243,7 @@ def _solarised_below(op: Any, strength: _Strength) -> Step:
 
 
 def _rotated(op: Any, strength: _Strength) -> Step:
-    still = {"expand": False, "on_tensors": False, **NO_CENTER}
+    still: dict[str, Any] = {"expand": False, "on_tensors": False, **NO_CENTER}
     return operation("rotate", angle=strength.times(3.0, signed=True), **_warp(op), **still)
 
 

@@ -137,15 +137,15 @@ class Builder:
         self._first, self._draws, self._leading = None, later, len(steps)
 
     @contextmanager
-    def node(self, kind: str, draws: int | None = None, **values: Values) -> Iterator[None]:
+    def node(self, kind: str, draws: int | None = None, /, **values: Values) -> Iterator[None]:
         """Add a node; build its children inside."""
         at = len(self._nodes)
         self._append(kind, draws, values)
         yield
-        kind, _, *rest = self._nodes[at]
-        self._nodes[at] = (kind, len(self._nodes), *rest)
+        kind, _, first, draw = self._nodes[at]
+        self._nodes[at] = (kind, len(self._nodes), first, draw)
 
-    def add(self, kind: str, draws: int | None = None, **values: Values) -> None:
+    def add(self, kind: str, draws: int | None = None, /, **values: Values) -> None:
         """Add a leaf: one of ``_native.STEPS``, or a call of one of ``_native.OPERATIONS``.
 
         ``values`` are its parameters by name, numbers or sequences of them; ``draws`` are as many
@@ -176,9 +176,10 @@ class Builder:
         if isinstance(value, Number):
             return value
         if isinstance(value, Sequence):
+            entries: Sequence[Any] = value
             first = len(self._tables)
-            self._tables += value
-            return Number("entries", first=first, entries=len(value))
+            self._tables += entries
+            return Number("entries", first=first, entries=len(entries))
         return Number("constant", a=float(value))
 
     def grayscale(self, channels: int | None = None) -> None:
