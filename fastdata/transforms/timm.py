@@ -183,15 +183,8 @@ def _warp(op: Any) -> dict[str, float | DrawnNumber]:
 
 def _matrix(op: Any, place: str, number: DrawnNumber) -> Step:
     """Return a transform by a matrix that has a number in a place, "a" to "f"."""
-    matrix: dict[str, Any] = {
-        "a": 1.0,
-        "b": 0.0,
-        "c": 0.0,
-        "d": 0.0,
-        "e": 1.0,
-        "f": 0.0,
-        place: number,
-    }
+    matrix: dict[str, float | DrawnNumber]
+    matrix = {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.0, "e": 1.0, "f": 0.0, place: number}
     return operation("transform", **matrix, **_warp(op))
 
 

@@ -176,7 +176,7 @@ class Builder:
         if isinstance(value, Number):
             return value
         if isinstance(value, Sequence):
-            entries: Sequence[Any] = value
+            entries = [float(one) for one in value]
             first = len(self._tables)
             self._tables += entries
             return Number("entries", first=first, entries=len(entries))
