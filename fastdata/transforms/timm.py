@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from fastdata.transforms.checks import as_values
 from fastdata.transforms.crops import CenterCrop, RandomCrop
 from fastdata.transforms.identity import Translators, changed, name_in, override
 from fastdata.transforms.nodes import (
@@ -68,9 +69,7 @@ def _is_function(function: Any, name: str) -> bool:
 
 
 def _filters(transform: Any) -> tuple[str, ...]:
-    modes = transform.interpolation
-    modes = modes if isinstance(modes, (list, tuple)) else (modes,)
-    return tuple(mode.value for mode in modes)
+    return tuple(mode.value for mode in as_values(transform.interpolation))
 
 
 def _resized_crop(transform: Any) -> Step:
@@ -175,8 +174,7 @@ _WARPS = {0: 0.0, 2: 1.0, 3: 2.0}  # Pillow's numbers of interpolations in the c
 
 def _warp(op: Any) -> dict[str, float | DrawnNumber]:
     """Return the interpolation and fill of an operation that warps."""
-    given = op.kwargs["resample"]
-    numbers = tuple(_WARPS[int(mode)] for mode in (given if isinstance(given, tuple) else (given,)))
+    numbers = tuple(_WARPS[int(mode)] for mode in as_values(op.kwargs["resample"]))
     red, green, blue = (float(value) for value in op.kwargs["fillcolor"])
     one = numbers[0] if len(numbers) == 1 else DrawnNumber("table", entries=numbers)
     return {"interpolation": one, "red": red, "green": green, "blue": blue}
@@ -237,7 +235,7 @@ def _solarised_below(op: Any, strength: _Strength) -> Step:
 
 
 def _rotated(op: Any, strength: _Strength) -> Step:
-    still = {"expand": False, "on_tensors": False, **NO_CENTER}
+    still: dict[str, Any] = {"expand": False, "on_tensors": False, **NO_CENTER}
     return operation("rotate", angle=strength.times(3.0, signed=True), **_warp(op), **still)
 
 

@@ -196,9 +196,9 @@ class Builder:
 
     def warp(self, kind: str, step: Any, **values: Values) -> None:
         """Add a leaf that warps with the step's interpolation and fill."""
-        fill = self.fill_of(step)
-        if self._mask is None and not self._filled:
-            fill = dict.fromkeys(fill, -1.0)
+        fill: dict[str, Values] = dict.fromkeys(("red", "green", "blue"), -1.0)
+        if self._mask is not None or self._filled:
+            fill = self.fill_of(step)
         interpolation = WARPS.index(step.interpolation if self._mask is None else "nearest")
         on_tensors = self._tensors > 0 or self._mask is not None
         rest = {"interpolation": interpolation, "on_tensors": on_tensors}
