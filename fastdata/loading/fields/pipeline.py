@@ -40,7 +40,6 @@ from fastdata.remote.ranges import Fetches, attach_fetched, raise_outage
 from fastdata.storage.encodings import ENCODINGS, NOT_NATIVE
 from fastdata.storage.fields import IMAGE_AND_LABEL, MASKS
 from fastdata.storage.source import BlobColumn, ExtentTable, Measured, Source, Stamped
-from fastdata.transforms import geometry
 from fastdata.transforms.geometry import ANY_SIZE, Cuts
 
 if TYPE_CHECKING:
@@ -130,7 +129,6 @@ class Pipeline:
         programs = settings.recipe.programs
         self._table = None if settings.part_of is not None else self._table
         self._gathers_first = self._table is None
-        self._geometries = [geometry.compiled(program.steps) for program in programs]
         self._options = _options_of(programs)
 
     def masks(self) -> OutlinePipeline:
@@ -165,8 +163,8 @@ class Pipeline:
         views = []
         for number, options in enumerate(self._options):
             view = View(self._memory(batch, number), _NO_CUTS)
-            drawn = self._geometries[number], child(batch.key, number)
-            views.append(_native.Rendering(view.memory.array, drawn=drawn, **options))
+            key = child(batch.key, number)
+            views.append(_native.Rendering(view.memory.array, key=key, **options))
             batch.views.append(view)
         self._submit(batch, batch.rows, views)
 
