@@ -164,8 +164,8 @@ def open_pipeline(
         own = FieldSource(source, name)
         if one.kind == "blob":
             return BlobField(name, context, own)
-        further = [without_fixed_size(one.further[name]) for one in readables]
-        return ImageField(name, context, own, further)
+        transforms = [without_fixed_size(one.further[name]) for one in readables]
+        return ImageField(name, context, own, transforms)
 
     def target(name: str) -> BatchField:
         assert reader is not None
