@@ -13,15 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata import _native
-from fastdata.decode.rows import open_row
 from fastdata.errors import UsageError, warn
-from fastdata.loading.fields.outlines import HINT, OutlinePainter
+from fastdata.loading.fields.outlines import OutlinePainter
 from fastdata.storage.arrow import list_lengths, list_offsets
 from fastdata.storage.columns import as_column, is_ragged, values_of
-from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.fields import (
     BOXES,
-    LABEL,
     MASKS,
     POINTS,
     RELATIVE,
@@ -38,9 +35,8 @@ from fastdata.transforms.outcomes import Refusal, tensor_image, without_fixed_si
 if TYPE_CHECKING:
     import torch
 
-    from fastdata.decode.limits import Limits
     from fastdata.loading.fields.readable import Readable
-    from fastdata.storage.source import Column, Source
+    from fastdata.storage.source import Column
     from fastdata.transforms.reading import Step
 
 #: Name of the field that says where each pixel of an image comes from.
@@ -362,65 +358,6 @@ class TargetReader:
         if image is not None:
             values = {**values, "image": image(values["image"])}
         return self.joint.sample(values)
-
-    def unmoved(
-        self, source: Source, row: int, size: tuple[int, int], limits: Limits
-    ) -> dict[str, Any]:
-        """Return a sample's masks and targets that are columns, before any transform, by name.
-
-        ``size`` is width and height; ``limits`` are what a mask may cost.
-        """
-        columns = {
-            name: source.column(name, np.array([row]))
-            for name in {*map(self.column, self.joint.targets), *self.outline_columns}
-            if name in self._fields
-            and self._fields[name].kind == "column"
-            and self._fields[name] != LABEL
-        }
-        if faults := self._faults(columns):
-            raise source.problem(row, faults[0])
-        native = self.native(columns, *([side] for side in size))
-        moved = Moved(*native.after(np.zeros(1, np.uint64)))
-        targets: dict[str, Any] = {}
-        for name, target in self.joint.targets.items():
-            column = columns.get(self.column(name))
-            if target.kind == "outlines":
-                targets[name] = self.classed(name, self._painted(source, row, columns, moved))
-            elif column is not None:
-                (targets[name],) = self.samples(name, column, moved)
-            elif target.kind == "mask":
-                targets[name] = self._whole_mask(source, name, row, limits)
-        return targets
-
-    def _whole_mask(
-        self, source: Source, name: str, row: int, limits: Limits
-    ) -> torch.Tensor | None:
-        import torch  # as above
-
-        try:
-            pixels = open_row(FieldSource(source, name), row, limits, numbers=True).pixels()
-        except MissingError:
-            return None
-        planes = pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1)
-        return self.classed(name, torch.from_numpy(planes.copy()))
-
-    def _painted(
-        self, source: Source, row: int, columns: Mapping[str, Column], moved: Moved
-    ) -> torch.Tensor:
-        """Return the masks of one sample before any transform."""
-        import torch  # here, as listing and converting datasets needs none
-
-        def room(size: int) -> tuple[torch.Tensor, npt.NDArray[np.uint8]]:
-            tensor = torch.empty(size, dtype=torch.uint8, device="cpu")
-            return tensor, tensor.numpy()
-
-        cut = np.zeros(1, _native.CUT)
-        cut["whole"], cut["size"], cut["canvas"] = 1, moved.sizes, moved.sizes
-        painting = self.outlines().paint(columns, moved.sizes, cut, moved, None, room)
-        painting.job.run()
-        for words in painting.failures().values():
-            raise source.problem(row, words, "", HINT)
-        return painting.masks[0]
 
     def classed(
         self,
