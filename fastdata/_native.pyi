@@ -96,9 +96,6 @@ def check_seek_points(table: Buffer, data: Buffer) -> tuple[Code, str, int]:
 def rewrite_baseline(data: Buffer) -> tuple[bytes, Code, str, int]:
     """Return (JPEG, code, detail, offset). An empty JPEG: the data is baseline already."""
 
-OPERATIONS: dict[str, int]
-"""Each augmentation of the core, and the number of its values (``native/augment/operations.h``)."""
-
 def augment(pixels: UInt8s, operation: str, values: Sequence[float], key: int = 0) -> UInt8s:
     """Apply one augmentation to an image, (H, W, 3) or (H, W), for tests and measurements."""
 
@@ -305,27 +302,36 @@ def split_heap(
 ) -> tuple[int, bytes, bytes, bytes]:
     """Return (rows before the first damaged one; keys, paths and seek tables of all rows)."""
 
-NODES: tuple[str, ...]
-"""The kinds of a program's nodes (``native/augment/program.h``)."""
+STEPS: dict[str, tuple[int, tuple[str, ...]]]
+"""The kinds of steps (``native/augment/steps.h``): (draws, names of parameters)."""
 
-VALUES: tuple[str, ...]
-"""The kinds of its values."""
+OPERATIONS: dict[str, tuple[str, ...]]
+"""The operations on pixels (``native/augment/operations.h``): names of parameters."""
 
 def linspace(start: float, end: float, count: int) -> list[float]:
     """Return the entries of ``torch.linspace(start, end, count)``."""
 
-class PixelProgram:
-    """Augmentations as a tree in pre-order, which `fastdata.transforms.tree` makes.
+class StepProgram:
+    """Steps as a tree in pre-order, which `fastdata.transforms.tree` makes.
 
-    ``nodes``: (kind, operation, end, first value, values, first draw).
+    ``nodes``: (kind, end, first value, first draw). The first ``leading`` ones below the root are
+    folded into the region that is decoded; the others run on its pixels.
     """
 
     def __init__(
         self,
-        nodes: Sequence[tuple[str, str, int, int, int, int]],
+        nodes: Sequence[tuple[str, int, int, int]],
         values: Sequence[tuple[Any, ...]],
         tables: Sequence[float],
+        leading: int = 0,
     ) -> None: ...
+    @property
+    def changes_pixels(self) -> bool:
+        """Whether the steps that run on pixels change them."""
+
+    def cuts(self, widths: npt.ArrayLike, heights: npt.ArrayLike, keys: npt.ArrayLike) -> CutRows:
+        """Return one `CUT` for each image, drawn by its size in pixels and its key."""
+
     def draw(
         self, key: int, width: int, height: int, targets: Targets | None = None
     ) -> tuple[list[tuple[str, list[float]]], list[tuple[int, int, int, int]], int, int]:
@@ -354,14 +360,14 @@ class Targets:
         point_offsets: Int64s,
         whole: npt.NDArray[np.bool_],
     ) -> None: ...
-    def cut(self, geometry: Geometry, keys: npt.NDArray[np.uint64]) -> CutRows:
-        """Return what `Geometry.draw` does for the images, and move their targets. Call it once."""
+    def cut(self, program: StepProgram, keys: npt.NDArray[np.uint64]) -> CutRows:
+        """Return `StepProgram.cuts` of the images, and move their targets. Call it once."""
 
     def one(self, number: int) -> Targets:
         """Return the targets of one image. IndexError: there is no such image."""
 
     def after(
-        self, keys: npt.NDArray[np.uint64], program: PixelProgram | None = None
+        self, keys: npt.NDArray[np.uint64], program: StepProgram | None = None
     ) -> tuple[
         Float32s,
         Int64s,
@@ -387,15 +393,6 @@ CUT: np.dtype[np.void]
 def resized_shorter(width: int, height: int, shorter: int, bound: int) -> tuple[int, int]:
     """Return (width, height) after resizing the shorter side to ``shorter``; bound 0: no bound."""
 
-class Geometry:
-    """Crops, at most one resize and flips; steps are (kind, first draw, values, filters)."""
-
-    def __init__(
-        self, steps: Sequence[tuple[str, int, Sequence[float], Sequence[int]]]
-    ) -> None: ...
-    def draw(self, widths: npt.ArrayLike, heights: npt.ArrayLike, keys: npt.ArrayLike) -> CutRows:
-        """Return one `CUT` for each image, drawn by its size in pixels and its key."""
-
 class Work:
     """Work on the samples of a batch. Runs once."""
 
@@ -416,7 +413,7 @@ class Rendering:
     """How a batch's images are made for one view, and the memory for them.
 
     `fastdata.decode.engine.BatchOptions` has the arguments. ``out``: N x H x W x 3, or a list of
-    H x W x 3; bfloat16 as 16-bit integers. ``drawn``: a Geometry and the view's key, for Rows.
+    H x W x 3; bfloat16 as 16-bit integers. ``key``: of the view, for Rows.
     """
 
     def __init__(
@@ -427,8 +424,8 @@ class Rendering:
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         cuts: CutRows | None = None,
-        drawn: tuple[Geometry, int] | None = None,
-        program: PixelProgram | None = None,
+        key: int | None = None,
+        program: StepProgram | None = None,
         fill: Sequence[int] = (0, 0, 0),
         targets: Targets | None = None,
     ) -> None: ...
@@ -508,7 +505,7 @@ class MaskJob(Work):
         cuts: CutRows,
         sizes: Int32s,
         out: UInt8s,
-        program: PixelProgram | None = None,
+        program: StepProgram | None = None,
         kept: tuple[Int32s, Int64s] | None = None,
         targets: Targets | None = None,
         fill: int = 0,

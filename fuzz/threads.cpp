@@ -41,13 +41,24 @@ std::string in_memory(const void* data, size_t size) {
   return "/proc/self/fd/" + std::to_string(descriptor);
 }
 
+/// Random crops, resized to a square.
+StepProgram resized_crop() {
+  std::vector<Value> values;
+  for (const double value : {1.0 * kSide, 1.0 * kSide, 1.0, 0.1, 1.0, 0.7, 1.4, 0.0})
+    values.push_back({ValueKind::constant, 0, value});
+  Node root, crop;
+  root.end = crop.end = 2;
+  crop.kind = StepKind::resized_crop;
+  return {{root, crop}, values, {}, 1};
+}
+
 /// JPEGs one after the other in one file, every third damaged, as a packed dataset has them, and
 /// their index, of which every fifth row is damaged.
 struct Dataset {
   std::vector<Record> records;
   std::shared_ptr<Files> files;
   std::unique_ptr<RecordTable> table;
-  const Geometry geometry{{{StepKind::resized_crop, 0, {kSide, kSide, 0.1, 1, 0.7, 1.4, 0}, {1}}}};
+  const StepProgram program = resized_crop();
 
   explicit Dataset(const std::vector<std::vector<uint8_t>>& jpegs) {
     std::vector<uint8_t> bytes;
@@ -120,7 +131,7 @@ Held begin(const Dataset& dataset, Engine& engine, std::mt19937_64& random) {
       lookup->numbers = lookup->rows;
       lookup->extents = held.extents.get();
       decode->lookup = lookup;
-      decode->geometry = &dataset.geometry;
+      decode->program = &dataset.program;
       decode->key = random();
     }
     for (size_t i = 0; i < count; i++) {

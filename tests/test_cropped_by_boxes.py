@@ -13,12 +13,12 @@ from fastdata import _native
 from fastdata import transforms as ours
 from fastdata.decode import decode_batch
 from fastdata.plan.draws import sample_keys
-from fastdata.transforms import geometry
 from fastdata.transforms.compile import compile_recipe
 from fastdata.transforms.joint import Joint, Target
 from fastdata.transforms.outcomes import without_fixed_size
 from fastdata.transforms.recipe import Program
 from fastdata.transforms.targets import RandomIoUCrop, RandomZoomOut
+from fastdata.transforms.tree import native_program
 
 WIDTH, HEIGHT = 120, 90
 NO_POINTS, NOT_WHOLE = np.zeros((0, 2), np.float32), np.zeros(0, np.bool_)
@@ -34,7 +34,7 @@ def cut(steps: Any, boxes: Any, key: Any) -> tuple[Any, Any]:
     offsets = np.array([0, len(boxes)])
     targets = _native.Targets(*sides, boxes, offsets, NO_POINTS, np.zeros(2, np.int64), NOT_WHOLE)
     keys = np.array([key], np.uint64)
-    cuts = targets.cut(geometry.compiled(tuple(steps)), keys)
+    cuts = targets.cut(native_program((), leading=tuple(steps)), keys)
     return cuts, targets.after(keys)[0]
 
 

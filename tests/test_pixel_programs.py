@@ -40,7 +40,7 @@ COUNT = int(os.environ.get("FASTDATA_DRAWS", 3_000))
 SIZE = (224, 180)
 
 
-def program_of(transform: Any) -> _native.PixelProgram:
+def program_of(transform: Any) -> _native.StepProgram:
     return native_program(whole_recipe(transform).programs[0].pixels)
 
 

@@ -19,7 +19,6 @@ from fastdata import DataLoader, ImageDataset, _native
 from fastdata.errors import UsageError
 from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.transforms import CenterCrop, RandomCrop
-from fastdata.transforms.geometry import compiled
 from fastdata.transforms.outcomes import without_fixed_size
 from fastdata.transforms.targets import ClampBoundingBoxes, RandomIoUCrop, SanitizeBoundingBoxes
 from fastdata.transforms.tree import native_program
@@ -315,7 +314,7 @@ def _do_as_drawn(oracle: Oracle, program: Any, key: Any) -> None:
         targets = _native.Targets(
             wide, high, boxes, ends[0], points, ends[1], np.zeros(0, np.bool_)
         )
-        return targets.cut(compiled(steps), key)[0], targets
+        return targets.cut(native_program((), leading=steps), key)[0], targets
 
     before = np.eye(3)
     for number, step in enumerate(program.steps, 1):

@@ -144,8 +144,10 @@ def test_a_target_is_covered_or_holds_the_image() -> None:
     # Nothing of it is random, so that views share it.
     large, small = Compose([ResizeKeepRatio(20), Views(CenterCrop(20), CenterCrop(9))])(image)
     assert large.shape[1:] == (20, 20) and small.shape[1:] == (9, 9)
-    with pytest.raises(UsageError, match="it can only come first"):
-        Compose([RandomInvert(), ResizeKeepRatio(20)])(image)
+    # On pixels, too.
+    resizes = ResizeKeepRatio(20, interpolation="bicubic"), Resize((20, 30), "bicubic")
+    later, expected = (Compose([RandomInvert(1.0), resize])(image) for resize in resizes)
+    assert (later == expected).all()
 
 
 def test_one_of_several_filters_is_drawn_for_each_image() -> None:

@@ -61,7 +61,7 @@ class BatchOptions(TypedDict, total=False):
             ``regions``, ``sizes``, ``windows``, ``flips`` and ``filter``.
         program: Augmentations (``fastdata.transforms.tree``), done to the window before it is
             normalised; they make images of the result's size. Needs ``cuts``.
-        drawn: For Rows, instead of ``cuts``: the geometry, and the key of its draws.
+        key: For Rows, instead of ``cuts``: the view's, from which ``program`` draws them.
         scans: Leave JPEGs of more scans to Pillow; None for no limit.
         targets: Boxes that crops of ``program`` depend on, after ``cuts``.
         fill: R, G and B of what ``cuts`` have outside the image; default: black.
@@ -83,8 +83,8 @@ class BatchOptions(TypedDict, total=False):
     stride: int
     check: bool
     cuts: _Array | None
-    drawn: tuple[_native.Geometry, int] | None
-    program: _native.PixelProgram | None
+    key: int | None
+    program: _native.StepProgram | None
     scans: int | None
     targets: _native.Targets | None
     fill: Sequence[int]
@@ -297,7 +297,7 @@ def _pending(samples: Samples, out: _Array, options: BatchOptions) -> PendingBat
     fallback = values.pop("fallback", "unsupported")
     reading = Reading(**_take(values, Reading._fields))
     placement = Placement(**_take(values, Placement._fields))
-    if values.get("cuts") is None and values.get("drawn") is None:
+    if values.get("cuts") is None and values.get("key") is None:
         values["cuts"] = placement.cuts(len(samples), out)
     elif placement.filter != "bilinear" or any(one is not None for one in placement[:-1]):
         raise ValueError("cuts take the place of regions, sizes, windows, flips and filter")

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 namespace fastdata {
 
@@ -29,24 +28,6 @@ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 constexpr size_t round_up(size_t n, size_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
-}
-
-/// A kind of something that C++ and Python share by name, and how many values it takes.
-struct NamedKind {
-  const char* name;
-  int values;
-};
-#define FASTDATA_NAMED_KIND(name, values) {#name, values},
-
-/// False if no kind has that name.
-template <typename Kind, size_t kCount>
-bool parse_kind(const NamedKind (&kinds)[kCount], std::string_view name, Kind& kind) {
-  for (size_t i = 0; i < kCount; i++)
-    if (name == kinds[i].name) {
-      kind = static_cast<Kind>(i);
-      return true;
-    }
-  return false;
 }
 
 }  // namespace fastdata

@@ -62,7 +62,7 @@ Status DecodeTask::draw(size_t i) {
     const int64_t before = lookup->occurrences.empty() ? 0 : lookup->occurrences[i];
     const uint64_t own = sample_key(task.key, lookup->numbers[i], before);
     Cut& cut = task.samples[i].cut;
-    cut = task.geometry->draw(own, std::max<int64_t>(width, 1), std::max<int64_t>(height, 1));
+    cut = task.program->cut(own, std::max<int64_t>(width, 1), std::max<int64_t>(height, 1));
     small = small || cut.too_small;
   };
   draw_for(*this);
@@ -162,8 +162,8 @@ Status DecodeTask::read(size_t i, Work& work) {
     sample.jpeg = blob;
     const Extent& extent = extents->extents[i];
     if (extent.check_size) {
-      sample.said_width = extents->widths[i];
-      sample.said_height = extents->heights[i];
+      sample.expected_width = extents->widths[i];
+      sample.expected_height = extents->heights[i];
     }
     const FileStamp& stamp = thread_reader().stamp();
     if (extent.has_stamp && !(extent.stamp == stamp)) {
@@ -232,8 +232,8 @@ Status DecodeTask::read_parts(size_t i, Work& work, bool& read) {
   sample.present = parts.mcus;
   sample.seek_points = seek_points;
   if (extent.check_size) {
-    sample.said_width = extents->widths[i];
-    sample.said_height = extents->heights[i];
+    sample.expected_width = extents->widths[i];
+    sample.expected_height = extents->heights[i];
   }
   return {};
 }

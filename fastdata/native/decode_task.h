@@ -6,7 +6,6 @@
 #include <mutex>
 #include <vector>
 
-#include "geometry/geometry.h"
 #include "io/extents.h"
 #include "io/record_table.h"
 #include "partial.h"
@@ -36,9 +35,9 @@ class DecodeTask final : public Task {
   /// If set, samples, extents and all cuts are made from it. Samples that are too small for their
   /// cut fail with `bad_region`, those without a size with `other_size`.
   std::shared_ptr<const RowLookup> lookup;
-  const Geometry* geometry = nullptr;  // of this view's cuts, with `lookup`
-  uint64_t key = 0;                    // of the view, in the epoch
-  std::vector<Output> outputs;         // of the samples, with `lookup`
+  const StepProgram* program = nullptr;  // which draws this view's cuts, with `lookup`
+  uint64_t key = 0;                      // of the view, in the epoch
+  std::vector<Output> outputs;           // of the samples, with `lookup`
   const Extents* extents = nullptr;
   bool check = true;          // checksums
   std::vector<uint8_t> skip;  // a byte a sample, or none: samples to leave alone

@@ -121,7 +121,7 @@ Status SampleDecoder::find_turn(const SampleImage& image) {
   turn_ = Turn(image.orientation);
   if (image.raw.pixels) return {};
   const JpegHeader& header = region_.header();
-  const bool known = image.said_width > 0;
+  const bool known = image.expected_width > 0;
   if (image.orientation == kOrientationOfHeader || (known && image.orientation > 0)) {
     const int found = exif_orientation(header);
     if (found == 0) return {Code::unsupported, "unusual EXIF data may turn it"};
@@ -131,7 +131,7 @@ Status SampleDecoder::find_turn(const SampleImage& image) {
   }
   const int width = turn_.exchanged ? header.height : header.width;
   const int height = turn_.exchanged ? header.width : header.height;
-  if (known && (image.said_width != width || image.said_height != height))
+  if (known && (image.expected_width != width || image.expected_height != height))
     return {Code::other_size, "the image has another size than it is known by"};
   return {};
 }

@@ -29,8 +29,8 @@ struct SampleImage {
   RawImage raw;
   McuBox present;        // of the JPEG; empty: all of it
   ByteSpan seek_points;  // empty: none
-  // What boxes were chosen for, of JPEGs; 0: unknown.
-  int said_width = 0, said_height = 0;
+  // The size that boxes were chosen for, of JPEGs; 0: unknown.
+  int expected_width = 0, expected_height = 0;
   // By which the image is turned before anything else, so that boxes and sizes are the upright
   // image's: an EXIF orientation; 0: it is not; kOrientationOfHeader: the JPEG's own.
   int orientation = 0;
@@ -46,9 +46,9 @@ struct Sample : SampleImage {
 
 /// The same for all samples of a batch.
 struct SampleOptions {
-  int max_scans = kUsualMaxScans;         // JPEGs of more are not decoded
-  const PixelProgram* program = nullptr;  // of augmentations
-  uint8_t fill[3] = {};                   // R, G, B of what cuts have outside the image
+  int max_scans = kUsualMaxScans;        // JPEGs of more are not decoded
+  const StepProgram* program = nullptr;  // if steps change pixels
+  uint8_t fill[3] = {};                  // R, G, B of what cuts have outside the image
 };
 
 /// One of the views of an image; the image that the sample may have is not looked at.

@@ -34,7 +34,7 @@ from fastdata.transforms.reading import (
     title_of,
     views_of,
 )
-from fastdata.transforms.tree import Builder, native_program
+from fastdata.transforms.tree import Builder, Values, native_program
 
 
 class Transform(Step):
@@ -83,7 +83,7 @@ class ByChance(Transform):
 
     def emit_always(self, tree: Builder) -> None:
         """Build the nodes for an image that is augmented."""
-        tree.call(self.operation)
+        tree.add(self.operation)
 
 
 _MASK_FILL = 'give fill={torchvision.tv_tensors.Mask: 0, "others": …}, or mask_fill='
@@ -105,12 +105,12 @@ class Filling(Transform):
         fill = getattr(self, "fill", (0, 0, 0))
         return fill, fill[0] if self.mask_fill is None else self.mask_fill
 
-    def unfit(self, reading: Reading) -> Declined | None:
+    def declines(self, reading: Reading) -> Declined | None:
         if reading.masks and self.mask_fill is None and self.colours:
             return Declined("its fill is a colour, and masks are numbers", _MASK_FILL)
         if self.fills[1] > 255 and any(mask.dtype for mask in reading.masks):
             return Declined("its fill may fit into masks only once they are converted")
-        return super().unfit(reading)
+        return super().declines(reading)
 
 
 class Sized(Transform):
@@ -132,6 +132,12 @@ class Sized(Transform):
     def target(self) -> tuple[int, int]:
         """(width, height)."""
         return self.size[1], self.size[0]
+
+    @property
+    def sides(self) -> dict[str, Values]:
+        """The size as parameters of a step."""
+        width, height = self.target
+        return {"width": width, "height": height}
 
     def size_after(self, size: Fixed) -> Fixed:
         return self.target
@@ -282,7 +288,7 @@ def _view(view: Reading, image: Image.Image) -> Any:
 
 def _augment(
     image: npt.NDArray[np.uint8],
-    program: _native.PixelProgram,
+    program: _native.StepProgram,
     cuts: Cuts,
     output: Output,
 ) -> npt.NDArray[Any]:

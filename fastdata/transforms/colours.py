@@ -16,27 +16,27 @@ from fastdata.transforms.nodes import DrawnNumber
 from fastdata.transforms.tree import Builder
 
 _FACTORS = ("brightness", "contrast", "saturation")
+_PARAMETERS = {**dict.fromkeys(_FACTORS, "factor"), "hue": "turns"}
 _Jitter: TypeAlias = Annotated["float | Range | None", checks.around(1.0, 0.0, checks.MOST_FACTOR)]
 _Factors: TypeAlias = Annotated[Range, range_from(0.0, checks.MOST_FACTOR)]
 
 
-def _kernel_size(who: str, name: str, given: Any) -> tuple[int, ...]:
-    size = tuple(given) if isinstance(given, Sequence) else (given, given)
+def _kernel_size(who: str, name: str, value: Any) -> tuple[int, ...]:
+    size = checks.as_values(value)
     size = size * 2 if len(size) == 1 else size
     if len(size) != 2 or not all(
         isinstance(side, numbers.Integral) and 0 < int(side) < 256 and side % 2 for side in size
     ):
         raise UsageError(
-            f"{who}: {name} {given!r} is not one or two odd ints from 1 to 255.",
+            f"{who}: {name} {value!r} is not one or two odd ints from 1 to 255.",
             f"Give for example {name}=23.",
         )
     return tuple(map(int, size))
 
 
-def _sigma(who: str, name: str, given: Any) -> Range:
-    return checks.above_zero(
-        who, name, (given, given) if isinstance(given, numbers.Real) else given
-    )
+def _sigma(who: str, name: str, value: Any) -> Range:
+    ends = (value, value) if isinstance(value, numbers.Real) else value
+    return checks.above_zero(who, name, ends)
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class ColorJitter(Transform):
     Attributes:
         brightness: The factor is uniform in (from, to), 0 to 1e6; a number b means
             (max(0, 1 - b), 1 + b). (1, 1) changes nothing.
-        contrast: Likewise.
-        saturation: Likewise.
+        contrast: As ``brightness``.
+        saturation: As ``brightness``.
         hue: Turns of the hue, uniform in (from, to), from -0.5 to 0.5; a number h means
             (-h, h). (0, 0) changes nothing.
     """
@@ -74,9 +74,9 @@ class ColorJitter(Transform):
         return f"colour jitter ({', '.join(words)})"
 
     def emit(self, tree: Builder) -> None:
-        with tree.node("order", draws=len(self._used)):
+        with tree.node("order", len(self._used)):
             for name, values in self._used.items():
-                tree.call(name, tree.uniform(*values))
+                tree.add(name, **{_PARAMETERS[name]: tree.uniform(*values)})
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class RandomPhotometricDistort(Transform):
 
     Attributes:
         brightness: The factor is uniform in (from, to), 0 to 1e6.
-        contrast: Likewise; before or after saturation and hue.
-        saturation: Likewise.
+        contrast: As ``brightness``; before or after saturation and hue.
+        saturation: As ``brightness``.
         hue: Turns of the hue, uniform in (from, to), from -0.5 to 0.5.
         p: Probability of each of the five.
     """
@@ -107,11 +107,11 @@ class RandomPhotometricDistort(Transform):
 
         def one(name: str) -> None:
             with tree.maybe(self.p):
-                tree.call(name, tree.uniform(*getattr(self, name)))
+                tree.add(name, **{_PARAMETERS[name]: tree.uniform(*getattr(self, name))})
 
         one("brightness")
         # Contrast changes before the colours or after them.
-        with tree.node("choice", draws=1):
+        with tree.node("choice", sums=()):
             for order in (("contrast", "saturation", "hue"), ("saturation", "hue", "contrast")):
                 with tree.node("sequence"):
                     for name in order:
@@ -192,7 +192,7 @@ class RandomPosterize(ByChance):
         return f"posterise to {self.bits} bits"
 
     def emit_always(self, tree: Builder) -> None:
-        tree.call("posterize", self.bits)
+        tree.add("posterize", bits=self.bits)
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class RandomSolarize(ByChance):
         return f"solarise from {self.threshold:g}"
 
     def emit_always(self, tree: Builder) -> None:
-        tree.call("solarize", tree.threshold(self.threshold))
+        tree.add("solarize", threshold=tree.threshold(self.threshold))
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class RandomAdjustSharpness(ByChance):
         return f"sharpness {self.sharpness_factor:g}"
 
     def emit_always(self, tree: Builder) -> None:
-        tree.call("sharpness", self.sharpness_factor)
+        tree.add("sharpness", factor=self.sharpness_factor)
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,8 @@ class GaussianBlur(Transform):
 
     def emit(self, tree: Builder) -> None:
         sigma = tree.uniform(*self.sigma)  # type: ignore[misc]
-        tree.call("gaussian_blur", *self.kernel_size, sigma, sigma)  # type: ignore[misc]
+        width, height = self.kernel_size  # type: ignore[misc]
+        tree.add("gaussian_blur", width=width, height=height, sigma_x=sigma, sigma_y=sigma)
 
 
 @dataclass(frozen=True)
@@ -311,7 +312,7 @@ class PillowBlur(ByChance):
         return f"Pillow's blur, radius {range_words(self.radius)}"
 
     def emit_always(self, tree: Builder) -> None:
-        tree.call("box_blur", DrawnNumber("uniform_double", *self.radius).number(tree))  # type: ignore[misc]
+        tree.add("box_blur", sigma=DrawnNumber("uniform_double", *self.radius).number(tree))  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
@@ -321,7 +322,7 @@ class GaussianNoise(Transform):
     Attributes:
         mean: In units of 0 to 1; -10 to 10.
         sigma: The standard deviation, in units of 0 to 1; 0 to 10.
-        clip: Hold values within 0 to 255; otherwise they wrap checks.around.
+        clip: Hold values within 0 to 255; otherwise they wrap around.
     """
 
     tensors_only = (1, 2)
@@ -335,4 +336,5 @@ class GaussianNoise(Transform):
         return f"noise of {self.sigma:g}"
 
     def emit(self, tree: Builder) -> None:
-        tree.call("gaussian_noise", self.mean, self.sigma, bool(self.clip), draws=1)
+        values = {"mean": self.mean, "sigma": self.sigma, "clip": bool(self.clip)}
+        tree.add("gaussian_noise", 1, **values)

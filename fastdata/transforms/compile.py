@@ -46,6 +46,7 @@ from fastdata.transforms.identity import (
 from fastdata.transforms.joint import Joint
 from fastdata.transforms.outcomes import (
     NOT_KNOWN,
+    TENSORS,
     Declined,
     Libraries,
     Refusal,
@@ -356,7 +357,7 @@ def _refusal(view: Reading, sizes: GetSizes | None = None) -> str:
 
 def unknown_steps(view: Reading) -> tuple[Unknown, ...]:
     """Return the steps that the core cannot do: the first of the tail, and unknown ones."""
-    tensors = view.kind in ("tensor", "image")
+    tensors = view.kind in TENSORS
     steps, joint = len(view.tail) * tensors, view.joint is not None
     first = [_unknown(call, view.why, steps, joint) for call in view.tail[:1]]
     rest = [call for call in view.tail[1:] if not _LIBRARIES[joint].knows(call)]

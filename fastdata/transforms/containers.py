@@ -6,7 +6,7 @@ They hold transforms of any library, so a call with one image compiles them firs
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +35,8 @@ class Compose(Chain, _Container):
     """Several transforms, one after the other.
 
     Attributes:
-        transforms: Those of this package, or any callables. What comes after a callable that the
-            core cannot do is called with what that returned, one sample at a time; the first such
+        transforms: Those of this package, or any callables. From the first callable that the core
+            cannot do, each is called with the result before it, one sample at a time; the first
             gets a tensor, (3, height, width), uint8 or floats, or the list that Views make.
     """
 
@@ -104,7 +104,7 @@ class Views(Arranged, Transform):
                     f"{len(transforms)}.",
                     "Leave it out, or give one transform.",
                 )
-            transforms *= _count(count)
+            transforms *= checks.whole("Views", "count", count)
         if transforms and groups:
             raise UsageError(
                 f"Views: there are transforms without a name beside {', '.join(groups)}.",
@@ -134,17 +134,14 @@ class Views(Arranged, Transform):
         return in_form(views, self.form)  # type: ignore[no-any-return]
 
 
-def _count(given: Any) -> int:
-    return checks.whole("Views", "count", given)
-
-
 def _has_count(view: Any) -> bool:
     return isinstance(view, tuple) and len(view) == 2 and isinstance(view[1], numbers.Integral)
 
 
-def _repeated(given: Iterable[Any] | Sequence[Any]) -> list[Any]:
-    """Return one transform for each view, given transforms and (transform, count)."""
+def _repeated(transforms: Iterable[Any]) -> list[Any]:
+    """Return one transform for each view, of transforms and (transform, count)."""
     views: list[Any] = []
-    for view in given:
-        views += [view[0]] * _count(view[1]) if _has_count(view) else [view]
+    for view in transforms:
+        one, count = view if _has_count(view) else (view, 1)
+        views += [one] * checks.whole("Views", "count", count)
     return views

@@ -10,8 +10,8 @@ from fastdata.transforms import checks
 from fastdata.transforms.base import ByChance, Filling, Sized, Transform
 from fastdata.transforms.checks import Fill, Padding, PaddingMode, Probability, Size
 from fastdata.transforms.outcomes import Declined
-from fastdata.transforms.reading import Cut, Fixed, Reading, Several, Step
-from fastdata.transforms.tree import Builder
+from fastdata.transforms.reading import Fixed, Reading, Several, Step
+from fastdata.transforms.tree import Builder, Values
 
 _ZEROS = ((0, 0, 0), "constant")
 
@@ -21,7 +21,6 @@ class _Cropping(Sized):
 
     is_geometry = True
     any_floats = True
-    draws_geometry: ClassVar[bool] = False
     #: How a message names the crop that an image is too small for.
     whose: ClassVar[str] = ""
     fill: Any = (0, 0, 0)
@@ -48,15 +47,15 @@ class _Cropping(Sized):
         return self.pads and (size is None or self.exceeds(size))
 
     @property
-    def refusal(self) -> str:
+    def size_reason(self) -> str:
         return f"less than {self.whose} {self.dimensions}"
 
-    def misfit(self, size: tuple[int, int]) -> str:
+    def too_small(self, size: tuple[int, int]) -> str:
         too_large = not self.pads and self.exceeds(size)
         return "it is larger than the images, and may not pad them" if too_large else ""
 
     def cut(self, reading: Reading) -> Reading | None:
-        if reading.fixed is not None and self.misfit(reading.fixed):
+        if reading.fixed is not None and self.too_small(reading.fixed):
             return None
         padded = _padded(self, reading)
         return padded and padded.resized(self, self.target, cropped=True)
@@ -67,6 +66,10 @@ def _padded(step: Any, reading: Reading) -> Reading | None:
     if not step.may_pad(reading.fixed):
         return reading
     return reading.padded(step.fills, step.padding_mode)
+
+
+def _margins(padding: Any) -> dict[str, Values]:
+    return dict(zip(("left", "top", "right", "bottom"), padding, strict=True))
 
 
 @dataclass(frozen=True)
@@ -90,12 +93,9 @@ class CenterCrop(Filling, _Cropping):
     def words(self) -> str:
         return f"centre crop of {self.dimensions}"
 
-    def geometry(self) -> Cut:
-        return "centre_crop", (*self.target, self.floored)
-
     def emit(self, tree: Builder) -> None:
-        mode = checks.PADDING_MODES.index(self.padding_mode)
-        tree.leaf("centre_crop", *self.target, mode, *tree.fill_of(self))
+        padding = tree.padding_of(self)
+        tree.add("centre_crop", **self.sides, floored=self.floored, **padding)
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,8 @@ class CornerCrop(_Cropping):
     def pads(self) -> bool:
         return False
 
-    def geometry(self) -> Cut:
-        return "corner_crop", (*self.target, self.right, self.bottom)
-
     def emit(self, tree: Builder) -> None:
-        tree.leaf("corner_crop", *self.target, self.right, self.bottom)
+        tree.add("corner_crop", **self.sides, right=self.right, bottom=self.bottom)
 
 
 def _padding_or_none(who: str, name: str, given: Any) -> tuple[int, ...]:
@@ -165,7 +162,6 @@ class RandomCrop(Filling, _Cropping):
         mask_fill: Value of the padding of masks, 0 to 65535; None: as ``fill``.
     """
 
-    draws_geometry = True
     whose = "RandomCrop's"
 
     size: Size
@@ -191,27 +187,21 @@ class RandomCrop(Filling, _Cropping):
     def works_on_floats(self, normalised: bool) -> bool:
         return self.adds_zeros or not (self.pads or self.pads_all)
 
-    def unfit(self, reading: Reading) -> Declined | None:
+    def declines(self, reading: Reading) -> Declined | None:
         if not (self.pads or self.pads_all):
             return None
-        return _leaves_places(self, reading) or super().unfit(reading)
+        return _leaves_places(self, reading) or super().declines(reading)
 
     def may_pad(self, size: Fixed) -> bool:
         return self.pads_all or super().may_pad(size)
 
-    def misfit(self, size: tuple[int, int]) -> str:
+    def too_small(self, size: tuple[int, int]) -> str:
         left, top, right, bottom = self.padding  # type: ignore[misc]
-        return super().misfit((size[0] + left + right, size[1] + top + bottom))
-
-    def geometry(self) -> Cut:
-        padding: Any = self.padding
-        return "random_crop", (*self.target, self.pad_if_needed, *padding)
+        return super().too_small((size[0] + left + right, size[1] + top + bottom))
 
     def emit(self, tree: Builder) -> None:
-        padding: Any = self.padding
-        mode = checks.PADDING_MODES.index(self.padding_mode)
-        values = (*self.target, *padding, self.pad_if_needed, mode, *tree.fill_of(self))
-        tree.leaf("random_crop", *values, draws=2)
+        values = {**self.sides, **_margins(self.padding), **tree.padding_of(self)}
+        tree.add("random_crop", **values, pads_smaller=self.pad_if_needed)
 
     @classmethod
     def from_torchvision(cls, transform: Any, version: int) -> Step | Declined:
@@ -226,7 +216,6 @@ class RandomCrop(Filling, _Cropping):
 
 class _Flip(ByChance):
     is_geometry = True
-    draws_geometry: ClassVar[bool] = True
     any_floats = True
 
     def works_on_floats(self, normalised: bool) -> bool:
@@ -244,9 +233,6 @@ class RandomHorizontalFlip(_Flip):
 
     p: Probability = 0.5
 
-    def geometry(self) -> Cut:
-        return "flip", (self.p,)
-
 
 @dataclass(frozen=True)
 class RandomVerticalFlip(_Flip):
@@ -255,9 +241,6 @@ class RandomVerticalFlip(_Flip):
     operation, doing = "flip_vertical", "flip vertically"
 
     p: Probability = 0.5
-
-    def geometry(self) -> Cut:
-        return "flip_vertical", (self.p,)
 
 
 @dataclass(frozen=True)
@@ -273,7 +256,6 @@ class Pad(Filling):
     """
 
     is_geometry = True
-    draws_geometry: ClassVar[bool] = False
 
     padding: Padding
     fill: Fill = 0
@@ -283,8 +265,8 @@ class Pad(Filling):
     def words(self) -> str:
         return f"pad by {', '.join(map(str, self.padding))} ({self.padding_mode})"  # type: ignore[arg-type]
 
-    def unfit(self, reading: Reading) -> Declined | None:
-        return _leaves_places(self, reading) or super().unfit(reading)
+    def declines(self, reading: Reading) -> Declined | None:
+        return _leaves_places(self, reading) or super().declines(reading)
 
     def size_after(self, size: Fixed) -> Fixed:
         left, top, right, bottom = self.padding  # type: ignore[misc]
@@ -296,12 +278,8 @@ class Pad(Filling):
         padded = reading.padded(self.fills, self.padding_mode)
         return padded and padded.resized(self, self.size_after(reading.fixed))
 
-    def geometry(self) -> Cut:
-        return "pad", self.padding  # type: ignore[return-value]
-
     def emit(self, tree: Builder) -> None:
-        mode = checks.PADDING_MODES.index(self.padding_mode)
-        tree.call("pad", *self.padding, mode, *tree.fill_of(self))  # type: ignore[misc]
+        tree.add("pad", **_margins(self.padding), **tree.padding_of(self))
 
 
 @dataclass(frozen=True)
@@ -310,21 +288,15 @@ class _ToSize(Filling, Sized):
 
     is_geometry = True
     any_floats = True
-    #: The core's name for it, of a step and of a leaf.
+    #: The core's name for it.
     kind: ClassVar[str]
-    draws_geometry: ClassVar[bool] = False
 
     size: Size
     fill: Fill = 0
     padding_mode: PaddingMode = "constant"
 
-    def geometry(self) -> Cut:
-        return self.kind, self.target
-
     def emit(self, tree: Builder) -> None:
-        mode = checks.PADDING_MODES.index(self.padding_mode)
-        draws = int(self.draws_geometry)
-        tree.leaf(self.kind, *self.target, mode, *tree.fill_of(self), draws=draws)
+        tree.add(self.kind, **self.sides, **tree.padding_of(self))
 
     def may_pad(self, size: Fixed) -> bool:
         return size is None or self.target[0] > size[0] or self.target[1] > size[1]
@@ -372,7 +344,6 @@ class FixedSizeCrop(_ToSize):
     """
 
     kind: ClassVar[str] = "fixed_size_crop"
-    draws_geometry: ClassVar[bool] = True
 
     @property
     def words(self) -> str:

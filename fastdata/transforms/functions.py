@@ -1,7 +1,8 @@
 """Small functions of scripts, recognised by equal code.
 
-Scripts' usual functions stand here as source. The interpreter compiles both, so a script's function
-with the same code, constants and names does the same, if its names are bound to the same things.
+This file has the source of scripts' usual functions. The interpreter compiles both, so a script's
+function with the same code, constants and names does the same, if its names are bound to the same
+things.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from fastdata.transforms.forms import Form, Stack, leaves
 from fastdata.transforms.identity import name_in
 from fastdata.transforms.outcomes import Conversion, Translation, on_pil
 
-#: Imports that change how the interpreter compiles ``torch.stack``, if they stand in the same file,
-#: or in the same cell of a notebook.
+#: Imports that change how the interpreter compiles ``torch.stack`` in the same file, or in the same
+#: cell of a notebook.
 _IMPORTS = ("import torch\n", "from torchvision import transforms\n")
 
 
 def _codes(*sources: str) -> list[CodeType]:
     """Return the code of functions, as it is with and without imports beside them."""
-    found = []
+    codes = []
     for source, first, second in itertools.product(sources, *(("", one) for one in _IMPORTS)):
         module = compile(first + second + source, __file__, "exec")
-        found += [one for one in module.co_consts if isinstance(one, CodeType)]
-    return found
+        codes += [one for one in module.co_consts if isinstance(one, CodeType)]
+    return codes
 
 
 #: Functions that convert an image to RGB.
@@ -54,13 +55,13 @@ _STACKS = {
 }
 #: Attributes of code that decide what it does.
 _COMPARED = ("co_code", "co_names", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount")
-#: What torchvision's Lambda changes by default.
+#: The types that torchvision's Lambda changes by default.
 _ALL = (object,)
 MODULES = ("torchvision.transforms", "torchvision.transforms.v2")
 
 
 def translate(transform: Any, kind: str, dtype: str) -> Translation | None:
-    """Translate a script's function of one image, as `Libraries.translate`; None for others."""
+    """Translate a script's function of one image, as `Libraries.translate`; None if unknown."""
     function = _function(transform)
     if function is None:
         return None

@@ -1,7 +1,7 @@
-"""Crops, a resize and flips of a pipeline's beginning, drawn by the core: one cut for each image.
+"""Leading steps of a pipeline, drawn by the core: one cut for each image.
 
-`draw` describes the steps to the core once; the core composes them for each image
-(``native/geometry``) and returns one structured array (`_native.CUT`) for a batch. A row of it:
+The core folds crops, a resize and flips for each image (``native/geometry/folded.h``) and returns
+one structured array (`_native.CUT`) for a batch. A row of it:
 
 - ``box``: left, upper, right, lower in the source image.
 - ``size``: (width, height) that the box is resized to.
@@ -23,7 +23,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,6 +31,7 @@ from PIL import Image
 
 from fastdata import _native
 from fastdata.text import human_size
+from fastdata.transforms.tree import native_program
 
 #: Remedy for an image that is smaller than a random crop.
 SMALL_HINT = "Resize before it, give a crop pad_if_needed=True, or RandomIoUCrop an option of 1."
@@ -40,9 +40,6 @@ ANY_SIZE = 1 << 15
 #: The structured array of a batch, (N,).
 Cuts: TypeAlias = "npt.NDArray[np.void]"
 
-# Draw numbers that each random step has for itself.
-_DRAWS = 32
-
 
 def draw(steps: tuple[Any, ...], widths: Any, heights: Any, keys: npt.NDArray[np.uint64]) -> Cuts:
     """Draw and compose the steps for each image; a row depends on its size and key alone.
@@ -50,7 +47,7 @@ def draw(steps: tuple[Any, ...], widths: Any, heights: Any, keys: npt.NDArray[np
     ``steps`` are crops, pads, flips, at most one resize, as `Reading` has put them together. Widths
     and heights are of the source images, (N,); keys are uint64, (N,).
     """
-    return compiled(steps).draw(widths, heights, keys)
+    return native_program((), leading=steps).cuts(widths, heights, keys)
 
 
 def too_small(steps: Sequence[Any], cuts: Cuts) -> dict[int, str]:
@@ -63,21 +60,10 @@ def too_small(steps: Sequence[Any], cuts: Cuts) -> dict[int, str]:
     if np.count_nonzero(cuts["too_small"]):
         for row in np.flatnonzero(cuts["too_small"]).tolist():
             step = steps[int(cuts["too_small"][row]) - 1]
-            described[row] = f"{human_size(*cuts['found'][row].tolist())} pixels, {step.refusal}"
+            described[row] = (
+                f"{human_size(*cuts['found'][row].tolist())} pixels, {step.size_reason}"
+            )
     return described
-
-
-@lru_cache(maxsize=64)
-def compiled(steps: tuple[Any, ...]) -> _native.Geometry:
-    """Return the core's form of the steps; equal steps share one."""
-    described = []
-    first_draw = 0
-    for step in steps:
-        kind, values = step.geometry()
-        numbers = [_native.FILTERS.index(name) for name in getattr(step, "filters", ())]
-        described.append((kind, first_draw, list(map(float, values)), numbers))
-        first_draw += _DRAWS * step.draws_geometry
-    return _native.Geometry(described)
 
 
 def render(

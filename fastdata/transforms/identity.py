@@ -4,12 +4,11 @@ A class is a library's if the library's module has it under its name, and if the
 define it, and those of the modules that it uses, were made in a library's module. An object of the
 class is the library's if it has no hooks, and no attribute that hides one of the class.
 
-The first look remembers the object that each name is bound to, and later ones compare: one before
+The first check remembers the object that each name is bound to, and later ones compare: one before
 each pass. A change in a module counts for all transforms that use the module.
 
-Changes before the first look are not noticed where they need no function of another package: a
-constant that was replaced, the code or defaults of a function, or one function of a module in the
-place of another.
+The first check misses changes that need no function of another package: a constant that was
+replaced, the code or defaults of a function, or one function of a module in the place of another.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from inspect import getattr_static, isroutine
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from PIL import Image
 
@@ -89,17 +88,17 @@ _CACHED = type(functools.lru_cache(len))
 
 _State: TypeAlias = "tuple[Any, dict[Any, _State]]"
 _SEEN: dict[Any, dict[str, _State]] = {}
-#: What functions found of classes and modules, since the last `fresh_look` began.
-_FOUND: dict[tuple[Any, Any], Any] = {}
+#: Results of functions for classes and modules, since the last `fresh_look` began.
+_RESULTS: dict[tuple[Any, Any], Any] = {}
 _NESTED = threading.local()
 
 
 @contextmanager
 def fresh_look() -> Iterator[None]:
-    """Look at the libraries again: at each class and module once, until the next such block."""
+    """Check the libraries again: each class and module once, until the next such block."""
     depth = getattr(_NESTED, "depth", 0)
     if not depth:
-        _FOUND.clear()
+        _RESULTS.clear()
     _NESTED.depth = depth + 1
     try:
         yield
@@ -109,7 +108,7 @@ def fresh_look() -> Iterator[None]:
 
 @functools.cache
 def is_code(module: str) -> bool:
-    """Return whether a module of this name is one whose changes are looked for."""
+    """Return whether changes of a module of this name count."""
     return f"{module}.".startswith(tuple(f"{one}." for one in _CODE))
 
 
@@ -130,6 +129,22 @@ def name_in(thing: Any, *modules: str) -> str:
     return "" if not known or overridden(thing, type(thing)) else name
 
 
+class Translators(NamedTuple):
+    """Translators of a library's classes, by name: the classes are known by their exact type.
+
+    A `Declined` of `fastdata.transforms.outcomes` in the place of a translator says why the core
+    leaves a class to the library.
+    """
+
+    modules: tuple[str, ...]
+    by_name: Mapping[str, Any]
+
+    def translate(self, transform: Any, kind: str, dtype: str) -> Any:
+        """Translate a transform of the library; None for anything else."""
+        entry = self.by_name.get(name_in(transform, *self.modules))
+        return entry(transform, kind, dtype) if callable(entry) else entry
+
+
 def override(thing: Any) -> str:
     """Say in a clause which attribute of an object was overridden; "" if none was.
 
@@ -146,14 +161,15 @@ def override(thing: Any) -> str:
 def overridden(thing: Any, kind: type[Any]) -> str:
     """Say in a clause why an object may differ from its library's class; "" if it cannot."""
     for name in _own(thing):
-        found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
-        table = name.startswith("_") and isinstance(found, (dict, tuple))
-        if table or callable(found) or isinstance(found, (staticmethod, classmethod, property)):
+        of_class = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+        table = name.startswith("_") and isinstance(of_class, (dict, tuple))
+        method = callable(of_class) or isinstance(of_class, (staticmethod, classmethod, property))
+        if table or method:
             return f"its {name} was replaced"
-    held = getattr(thing, "transforms", ())
-    # Another list may yield others than it holds.
-    if type(held) not in (list, tuple) and not is_code(type(held).__module__):
-        return f"its transforms are a {type(held).__name__}, not a list"
+    parts = getattr(thing, "transforms", ())
+    # A class derived from list may yield other transforms than it holds.
+    if type(parts) not in (list, tuple) and not is_code(type(parts).__module__):
+        return f"its transforms are a {type(parts).__name__}, not a list"
     return hooked(thing) or changed(kind)
 
 
@@ -290,12 +306,12 @@ def changed(holder: type[Any] | ModuleType) -> str:
     return f"{name} is not what its library defines" if name else ""
 
 
-def _once(thing: Any, find: Callable[[Any], Any]) -> Any:
-    """Return what a function finds of a thing, as of the last `fresh_look`."""
-    found = _FOUND.get((find, thing), _MISSING)
-    if found is _MISSING:
-        found = _FOUND[find, thing] = find(thing)
-    return found
+def _once(thing: Any, function: Callable[[Any], Any]) -> Any:
+    """Return the result of a function for a thing; called once after each `fresh_look`."""
+    key = function, thing
+    if key not in _RESULTS:
+        _RESULTS[key] = function(thing)
+    return _RESULTS[key]
 
 
 def _difference(holder: Any) -> str:
@@ -321,10 +337,10 @@ def _in_module(module: ModuleType) -> str:
 
 def _used(module: ModuleType) -> list[ModuleType]:
     """Return a module, and those of `_CODE` that it uses, and that these use."""
-    found = [module]
-    for one in found:
-        found += [used for used in _once(one, _imported) if used not in found]
-    return found
+    modules = [module]
+    for one in modules:
+        modules += [used for used in _once(one, _imported) if used not in modules]
+    return modules
 
 
 def _imported(module: ModuleType) -> list[ModuleType]:
@@ -402,7 +418,7 @@ def _holds(before: _State, value: Any) -> bool:
 
 def _is_own(value: Any) -> bool:
     """Return whether all functions and modules that a value holds are of a library."""
-    if isinstance(value, type):  # libraries use classes of others
+    if isinstance(value, type):  # libraries use classes of other packages
         return True
     thing = value if isinstance(value, (FunctionType, ModuleType)) else type(value)
     # Others may add entries to tables for classes of their own.

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fastdata.transforms.colours import PillowBlur, RandomSolarize
-from fastdata.transforms.identity import is_code, name_in, override
-from fastdata.transforms.nodes import Apply, Arranged, Operation
-from fastdata.transforms.outcomes import Conversion, Translation, Translator, Translators, on_pil
+from fastdata.transforms.identity import Translators, is_code, name_in, override
+from fastdata.transforms.nodes import Apply, Arranged, operation
+from fastdata.transforms.outcomes import Conversion, Translation, Translator, on_pil
 from fastdata.transforms.reading import Several
+from fastdata.transforms.warps import NO_CENTER
 
 _PACKAGE = "lightly.transforms"
 
@@ -44,7 +45,9 @@ _CALLERS.append(f"{_PACKAGE}.torchvision_v2_compatibility")
 
 def _rotation(transform: Any) -> Translation:
     # Nearest, of the same size, about the centre, black around it.
-    rotation = Operation("rotate", (float(transform.angle), *(0,) * 9))
+    black = {"red": 0, "green": 0, "blue": 0}
+    values = {"interpolation": 0, "expand": False, "on_tensors": False, **black, **NO_CENTER}
+    rotation = operation("rotate", angle=float(transform.angle), **values)
     return Apply((rotation,), transform.prob)
 
 

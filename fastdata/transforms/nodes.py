@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from fastdata import _native
 from fastdata.errors import UsageError
 from fastdata.transforms.checks import Probability, Transforms, numbers
 from fastdata.transforms.forms import Form
@@ -47,21 +46,29 @@ class DrawnNumber:
 
 @dataclass(frozen=True)
 class Operation(Step):
-    """One node of the tree: an operation of the core, or a kind of leaf, and its values."""
+    """One leaf of the tree, of ``_native.STEPS`` or ``_native.OPERATIONS``.
+
+    ``values`` are its parameters, (name, value); drawn ones draw in this order.
+    """
 
     name: str
-    values: tuple[float | DrawnNumber, ...] = ()
+    values: tuple[tuple[str, float | DrawnNumber], ...] = ()
 
     @property
     def words(self) -> str:
         return self.name.replace("_", " ")
 
     def emit(self, tree: Builder) -> None:
-        values = [one.number(tree) if isinstance(one, DrawnNumber) else one for one in self.values]
-        if self.name in _native.OPERATIONS:
-            tree.call(self.name, *values)
-        else:
-            tree.leaf(self.name, *values)
+        values = {
+            name: one.number(tree) if isinstance(one, DrawnNumber) else one
+            for name, one in self.values
+        }
+        tree.add(self.name, **values)
+
+
+def operation(name: str, **values: float | DrawnNumber) -> Operation:
+    """Return an operation with these parameters."""
+    return Operation(name, tuple(values.items()))
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,6 @@ class Apply(Holder):
     """Several steps, one after the other, or none of them; see `RandomApply`."""
 
     is_geometry = True
-    draws_geometry = True
 
     transforms: Transforms
     p: Probability = 0.5
@@ -91,7 +97,7 @@ class Apply(Holder):
 
     def cut(self, reading: Reading) -> Reading | None:
         only: Any = self.transforms[0] if len(self.transforms) == 1 else None
-        if not is_ours(only) or not only.needs_boxes or only.unfit(reading) is not None:
+        if not is_ours(only) or not only.needs_boxes or only.declines(reading) is not None:
             return None
         step: Step = replace(only, p=only.p * self.p)
         return step.cut(reading)
@@ -132,7 +138,7 @@ class ChosenStep(Holder):
 
     def emit(self, tree: Builder) -> None:
         sums = np.cumsum(self.p).tolist() if self.p is not None else ()
-        with tree.node("choice", *sums, draws=1):
+        with tree.node("choice", sums=sums):
             tree.apart(self.transforms)
 
 
@@ -147,7 +153,7 @@ class ShuffledSteps(Holder):
         return f"in random order {self.either(', ')}"
 
     def emit(self, tree: Builder) -> None:
-        with tree.node("order", draws=len(self.transforms)):
+        with tree.node("order", len(self.transforms)):
             tree.apart(self.transforms)
 
 
@@ -167,7 +173,7 @@ class SampledSteps(Holder):
         return f"{self.count} of {self.either(' | ')}"
 
     def emit(self, tree: Builder) -> None:
-        with tree.node("sample", self.count, *self.weights, draws=self.count):
+        with tree.node("sample", self.count, count=self.count, weights=self.weights):
             for step in self.transforms:
                 step.emit(tree)
 
@@ -189,7 +195,7 @@ class MixedSteps(Holder):
         return f"a mixture of {self.either(' | ')}"
 
     def emit(self, tree: Builder) -> None:
-        with tree.node("mix", self.concentration, self.how, draws=1):
+        with tree.node("mix", concentration=self.concentration, mixing=self.how):
             tree.apart(self.transforms)
 
 
@@ -226,8 +232,8 @@ class OnTensors(Step):
     def works_on_floats(self, normalised: bool) -> bool:
         return not normalised
 
-    def unfit(self, reading: Reading) -> Declined | None:
-        return self.transform.unfit(reading)
+    def declines(self, reading: Reading) -> Declined | None:
+        return self.transform.declines(reading)
 
     def emit(self, tree: Builder) -> None:
         with tree.on_tensors(self.version, self.filled):

@@ -10,13 +10,12 @@ from typing import Any
 
 from fastdata.transforms.colours import ColorJitter, Grayscale
 from fastdata.transforms.crops import CenterCrop
-from fastdata.transforms.identity import changed
+from fastdata.transforms.identity import Translators, changed
 from fastdata.transforms.nodes import Apply
 from fastdata.transforms.outcomes import (
     Conversion,
     Declined,
     Translation,
-    Translators,
     on_pil,
     to_tensor,
 )

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from fastdata.transforms.forms import Form
-from fastdata.transforms.identity import name_in
 
 #: One value a channel.
 Values: TypeAlias = tuple[float, ...]
 
 #: Dtypes of normalised values.
 FLOATS = ("float32", "float16", "bfloat16")
+
+#: Kinds of a `Reading` that are tensors.
+TENSORS = ("tensor", "image")
 
 
 @dataclass(frozen=True)
@@ -85,21 +87,6 @@ Translation: TypeAlias = "Any"
 Translator: TypeAlias = Callable[[Any, str, str], Translation]
 
 
-class Translators(NamedTuple):
-    """Translators of a library's classes, by name: the classes are known by their exact type.
-
-    A `Declined` in the place of a translator says why the core leaves a class to the library.
-    """
-
-    modules: tuple[str, ...]
-    by_name: Mapping[str, Translator | Declined]
-
-    def translate(self, transform: Any, kind: str, dtype: str) -> Translation | None:
-        """Translate a transform of the library; None for anything else."""
-        entry = self.by_name.get(name_in(transform, *self.modules))
-        return entry(transform, kind, dtype) if callable(entry) else entry
-
-
 def as_tuple(translation: Translation) -> tuple[Any, ...]:
     """Return the parts of a translation."""
     return translation if isinstance(translation, tuple) else (translation,)
@@ -144,7 +131,7 @@ def default_floats() -> Conversion | Declined:
 
 def to_tensor(transform: Any, kind: str, dtype: str) -> Conversion | Declined:
     """Translate a ToTensor that leaves tensors alone."""
-    return Conversion() if kind in ("tensor", "image") else default_floats()
+    return Conversion() if kind in TENSORS else default_floats()
 
 
 def on_pil(make: Callable[[Any], Translation]) -> Translator:
@@ -184,8 +171,8 @@ class Unknown(NamedTuple):
 class Refusal(NamedTuple):
     """Why a pipeline cannot be done natively, in words for the user.
 
-    ``unknown`` steps stand in the way. ``impossible``: it fails for every image on every path.
-    ``unequal`` is the `Recipe` if images of a batch might have different sizes.
+    The core cannot do the ``unknown`` steps. ``impossible``: it fails for every image on every
+    path. ``unequal`` is the `Recipe` if images of a batch might have different sizes.
     """
 
     reason: str

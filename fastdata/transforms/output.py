@@ -22,7 +22,7 @@ class Normalize(Transform):
 
     Attributes:
         mean: A value for each channel, or one for all, in units of 0 to 1.
-        std: Likewise, above 0.
+        std: As ``mean``, above 0.
         inplace: Has no effect: the image is a PIL image, which never changes.
         dtype: Of the result: "float32", "float16" or "bfloat16", or torch's of that name. Rounding
             comes last.
@@ -38,11 +38,11 @@ class Normalize(Transform):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("mean", "std"):
-            given: Any = getattr(self, name)
+            values: Any = getattr(self, name)
             try:
-                values = tuple(given)
+                values = tuple(values)
             except TypeError:
-                values = (given,)
+                values = (values,)
             count = 1 if len(values) == 1 else 3
             self._keep(**{name: checks.numbers("Normalize", name, values, count)})
         if not all(value > 1e-6 for value in self.std):
@@ -62,17 +62,17 @@ class Normalize(Transform):
         return reading.normalised(tuple(self.mean), tuple(self.std), self.dtype)
 
 
-def _value(who: str, name: str, given: Any) -> Any:
-    if given in ("random", "color"):
-        return given
-    values = (given,) if isinstance(given, numbers.Real) else given
+def _value(who: str, name: str, value: Any) -> Any:
+    if value in ("random", "color"):
+        return value
+    values = (value,) if isinstance(value, numbers.Real) else value
     if isinstance(values, Sequence) and len(values) == 1:
         values = tuple(values) * 3
     return checks.numbers(who, name, values, 3)
 
 
-def _count(who: str, name: str, given: Any) -> tuple[int, int]:
-    least, most = (given, given) if isinstance(given, numbers.Integral) else given
+def _count(who: str, name: str, value: Any) -> tuple[int, int]:
+    least, most = (value, value) if isinstance(value, numbers.Integral) else value
     least = checks.whole(who, name, least, 1, 1000)
     return least, checks.whole(who, name, most, least, 1000)
 
@@ -161,11 +161,18 @@ class Erasure(Step):
     def emit(self, tree: Builder) -> None:
         of, noise = self.of, 0 if self.deviations is None else 1 + (self.noise == "color")
         least, most = of.count  # type: ignore[misc]
-        with tree.maybe(of.p), tree.node("choice", draws=1):
+        with tree.maybe(of.p), tree.node("choice", sums=()):
             for count in range(least, most + 1):
-                scale = [part / count for part in of.scale]
-                deviations = self.deviations or (0, 0, 0)
-                values = (*scale, *of.ratio, *self.values, noise, *deviations, of.in_double)
                 with tree.node("sequence"):
                     for _ in range(count):
-                        tree.leaf("erase", *values, draws=23)
+                        tree.add(
+                            "erase",
+                            least_area=of.scale[0] / count,
+                            most_area=of.scale[1] / count,
+                            least_ratio=of.ratio[0],
+                            most_ratio=of.ratio[1],
+                            in_double=of.in_double,
+                            values=self.values,
+                            noise=noise,
+                            deviations=self.deviations or (0, 0, 0),
+                        )

@@ -18,15 +18,16 @@ from fastdata.transforms.checks import fill as check_fill
 from fastdata.transforms.outcomes import Declined
 from fastdata.transforms.reading import Reading
 from fastdata.transforms.tree import HEIGHT, SUM, TO_ZERO, WIDTH, Builder, Number
+from fastdata.transforms.warps import NO_CENTER, NO_MOVE, center_values
 
 POLICIES = ("imagenet", "cifar10", "svhn")
 _Bins: TypeAlias = Annotated[int, whole_from(2, 10_000)]
 
 
-def _version(who: str, name: str, given: Any) -> int:
-    if given not in (1, 2):
-        raise UsageError(f"{who}: {name} {given!r} is not 1 or 2.", "Leave it out.")
-    return given  # type: ignore[no-any-return]
+def _version(who: str, name: str, value: Any) -> int:
+    if value not in (1, 2):
+        raise UsageError(f"{who}: {name} {value!r} is not 1 or 2.", "Leave it out.")
+    return value  # type: ignore[no-any-return]
 
 
 _Version: TypeAlias = Annotated[int, _version]
@@ -45,7 +46,7 @@ class _Policy(Transform):
     fill: Any
     version: int
 
-    def unfit(self, reading: Reading) -> Declined | None:
+    def declines(self, reading: Reading) -> Declined | None:
         return None if reading.joint is None else _IMAGES_ALONE
 
 
@@ -58,8 +59,7 @@ class AutoAugment(_Policy):
         interpolation: ``nearest``, ``bilinear`` or ``bicubic``, torchvision's
             ``InterpolationMode`` of that name or Pillow's number.
         fill: Value of pixels outside the image: 0 to 255, or one a channel.
-        version: 1 or 2: solarise's thresholds are those of torchvision's v1 or v2, which round
-            some of them otherwise.
+        version: 1 or 2, of torchvision: v1 and v2 round some thresholds of solarise differently.
     """
 
     policy: Annotated[str, partial(choice, known=POLICIES)] = "imagenet"
@@ -72,7 +72,7 @@ class AutoAugment(_Policy):
         return f"AutoAugment ({self.policy})"
 
     def emit(self, tree: Builder) -> None:
-        with tree.node("choice", draws=1):
+        with tree.node("choice", sums=()):
             for pair in _policy(self.policy):
                 with tree.node("sequence"):
                     for name, p, at in pair:
@@ -111,7 +111,7 @@ class RandAugment(_Policy):
     def emit(self, tree: Builder) -> None:
         at = range(self.magnitude, self.magnitude + 1)
         for _ in range(self.num_ops):
-            with tree.node("choice", draws=1):
+            with tree.node("choice", sums=()):
                 for name in _CHOICES:
                     _augmentation(tree, self, name, _SPACE, self.num_magnitude_bins, at)
 
@@ -138,7 +138,7 @@ class TrivialAugmentWide(_Policy):
 
     def emit(self, tree: Builder) -> None:
         bins = self.num_magnitude_bins
-        with tree.node("choice", draws=1):
+        with tree.node("choice", sums=()):
             for name in _CHOICES:
                 _augmentation(tree, self, name, _WIDE_SPACE, bins, range(bins))
 
@@ -159,7 +159,7 @@ class AugMix(_Policy):
         all_ops: With brightness, contrast, colour and sharpness.
         interpolation: ``nearest`` or ``bilinear``; otherwise as in :class:`AutoAugment`.
         fill: As in :class:`AutoAugment`; None: 0, without a blend along the edge.
-        version: 1 or 2: the arithmetic is that of torchvision's v1 or v2.
+        version: 1 or 2: computes as torchvision's v1 or v2.
     """
 
     otherwise_on_tensors = False
@@ -188,10 +188,10 @@ class AugMix(_Policy):
         depths = [self.chain_depth] if self.chain_depth > 0 else [1, 2, 3]
         with (
             tree.on_tensors(self.version, self.fill is not None),
-            tree.node("mix", self.alpha, SUM, draws=1),
+            tree.node("mix", concentration=self.alpha, mixing=SUM),
         ):
             for _ in range(self.mixture_width):
-                with tree.node("choice", draws=int(len(depths) > 1)):
+                with tree.node("choice", int(len(depths) > 1), sums=()):
                     for depth in depths:
                         with tree.node("sequence"):
                             for _ in range(depth):
@@ -199,11 +199,12 @@ class AugMix(_Policy):
 
     def _emit_one(self, tree: Builder) -> None:
         at = range(self.severity)
-        with tree.node("choice", draws=1):
+        with tree.node("choice", sums=()):
             for name in _MIXED if self.all_ops else _MIXED_FEW:
                 if name == "Posterize":  # from 4 bits on
                     kept = _strengths(name, _MIX_SPACE, _MIX_BINS, self.version)
-                    tree.call("posterize", tree.table([bits - 4 for bits in kept[: self.severity]]))
+                    bits = tree.table([bits - 4 for bits in kept[: self.severity]])
+                    tree.add("posterize", bits=bits)
                 else:
                     _augmentation(tree, self, name, _MIX_SPACE, _MIX_BINS, at)
 
@@ -243,10 +244,10 @@ def _strengths(name: str, space: dict[str, float], bins: int, version: int) -> l
     if name == "Posterize":
         kept = 8 - np.rint(np.arange(bins, dtype=np.float32) / np.float32((bins - 1) / space[name]))
         return kept.tolist()  # type: ignore[no-any-return]
-    found = _native.linspace(0.0, space[name], bins)
+    strengths = _native.linspace(0.0, space[name], bins)
     if name.startswith("Shear"):
-        return [math.degrees(math.atan(value)) for value in found]
-    return found
+        return [math.degrees(math.atan(value)) for value in strengths]
+    return strengths
 
 
 def _augmentation(
@@ -259,32 +260,31 @@ def _augmentation(
 ) -> None:
     """Emit an augmentation of a policy, at one of the strengths ``at``, drawn uniformly."""
     if name == "Identity":
-        tree.leaf("sequence")
+        tree.add("sequence")
         return
     if name in _PLAIN:
-        tree.call(_PLAIN[name])
+        tree.add(_PLAIN[name])
         return
     values = _strengths(name, space, bins, step.version)
     values = values[at.start : at.stop]
     if name in _FACTORS:
-        tree.call(_FACTORS[name], tree.table(values, signed=True, plus=1.0))
+        tree.add(_FACTORS[name], factor=tree.table(values, signed=True, plus=1.0))
     elif name == "Posterize":
-        tree.call("posterize", tree.table(values))
+        tree.add("posterize", bits=tree.table(values))
     elif name == "Solarize":
-        tree.call("solarize", tree.table([tree.threshold(value) for value in values]))
+        tree.add("solarize", threshold=tree.table([tree.threshold(value) for value in values]))
     elif name == "Rotate":
-        tree.warp("rotate", [tree.table(values, signed=True)], step, (0, 0, 0, 0))
+        tree.warp("rotate", step, angle=tree.table(values, signed=True), expand=False, **NO_CENTER)
     elif name.startswith("Shear"):
-        shear = tree.table(values, signed=True)
-        pair = (shear, 0.0) if name == "ShearX" else (0.0, shear)
+        shear = {f"shear_{name[-1].lower()}": tree.table(values, signed=True)}
         # About the upper left corner.
-        tree.warp("affine", (0.0, 0.0, 0.0, 1.0, *pair), step, (1, 0, 0))
+        tree.warp("affine", step, **{**NO_MOVE, **shear, **center_values((0, 0))})
     elif space is _WIDE_SPACE:  # a translation in pixels
         moved = tree.table(values, signed=True, rounding=TO_ZERO)
         _translate(tree, step, name, moved)
     else:
         unit = WIDTH if name == "TranslateX" else HEIGHT
-        with tree.node("choice", draws=int(len(at) > 1)):
+        with tree.node("choice", int(len(at) > 1), sums=()):
             for entry in at:
                 moved = Number("linspace", 0, space[name], entry, 0, bins, unit)
                 moved = moved._replace(sign_draw=tree.draw(), rounding=TO_ZERO)
@@ -292,8 +292,8 @@ def _augmentation(
 
 
 def _translate(tree: Builder, step: Any, name: str, moved: Number) -> None:
-    pair = (moved, 0.0) if name == "TranslateX" else (0.0, moved)
-    tree.warp("affine", (0.0, *pair, 1.0, 0.0, 0.0), step, (0, 0, 0))
+    move = {f"move_{name[-1].lower()}": moved}
+    tree.warp("affine", step, **{**NO_MOVE, **move, **NO_CENTER})
 
 
 def _policy(name: str) -> Iterator[list[tuple[str, float, int]]]:

@@ -1,8 +1,7 @@
 """The interface of a step, and `Reading`, which folds steps into programs for the core.
 
-A step says what the pipeline has in hand after it; the reading keeps that. So neither knows the
-other's classes: steps are in `crops`, `colours` and others, and transforms of other libraries come
-in through `Libraries`.
+A step returns the reading after it, so neither needs the other's classes: steps are in `crops`,
+`colours` and other files, and transforms of other libraries come in through `Libraries`.
 """
 
 from __future__ import annotations
@@ -35,9 +34,6 @@ from fastdata.transforms.tree import Builder, Bytes, tree_of
 #: (width, height) of all images; None: it depends on the image, or on draws.
 Fixed: TypeAlias = "tuple[int, int] | None"
 
-#: A step's name and values in ``native/geometry/geometry.h``.
-Cut: TypeAlias = tuple[str, Sequence[float]]
-
 #: Colour outside an image, R, G, B, 0 to 255; and value outside a mask.
 Fills: TypeAlias = tuple[tuple[int, int, int], int]
 
@@ -55,10 +51,10 @@ class Step:
     """One step of a pipeline, in the core's terms.
 
     A subclass is a frozen dataclass. It has to have `words`, and `emit`, its nodes in the program.
-    It overrides `size_after` and `channels_after` where it changes these; `unfit` and `misfit`
-    where it may be impossible; `cut` and ``is_geometry`` where the core can do it while decoding;
-    `read` where it adds no node. Its positional fields have the names of torchvision's attributes,
-    from which `from_torchvision` makes it.
+    It overrides `size_after` and `channels_after` if it changes these; `declines` and `too_small`
+    if it may be impossible; `cut` and ``is_geometry`` if the core can do it while decoding; `read`
+    if it adds no node. Its positional fields have the names of torchvision's attributes, from which
+    `from_torchvision` makes it.
     """
 
     #: torchvision computes otherwise on tensors of bytes than on PIL images.
@@ -148,24 +144,20 @@ class Step:
         """Return whether it would pad images of a size, or of unknown sizes."""
         return False
 
-    def unfit(self, reading: Reading) -> Declined | None:
+    def declines(self, reading: Reading) -> Declined | None:
         """Return why it cannot be done to the sample of a reading; None if it can."""
         return None
 
-    def misfit(self, size: tuple[int, int]) -> str:
+    def too_small(self, size: tuple[int, int]) -> str:
         """Say why images of a size are too small for it; "" if they are not."""
         return ""
 
     # --- geometry ----------------------------------------------------------------------------
 
     @property
-    def refusal(self) -> str:
-        """The end of a message about an image that it cannot be done to: a clause on its size."""
+    def size_reason(self) -> str:
+        """The end of a message about an image of an unsuitable size: a clause."""
         return f"which {self.title} cannot resize"
-
-    def geometry(self) -> Cut:
-        """Return its name and values for the core."""
-        raise TypeError(f"{self!r} is not geometry")
 
     def cut(self, reading: Reading) -> Reading | None:
         """Return the reading with it in the geometry; None if it has to run on pixels."""
@@ -191,7 +183,7 @@ def _tree_of_one(step: Step) -> Builder:
 
 
 class Holder(Step):
-    """Base of steps that hold several others, of which they do some."""
+    """Base of steps that hold other steps, of which they do some."""
 
     any_floats = True
     transforms: tuple[Any, ...]
@@ -441,7 +433,7 @@ class Reading:
         if self.joint is not None and (self.joint.still or self.joint.settled):
             plain_targets = "targets are plain tensors here, which it leaves as they are"
             return Declined(plain_targets if self.joint.still else CONVERTED)
-        if (reason := step.unfit(self)) is not None:
+        if (reason := step.declines(self)) is not None:
             return reason
         if not self.pixels and step.is_geometry and (cut := step.cut(self)) is not None:
             return cut
@@ -462,7 +454,7 @@ class Reading:
                 return Declined("it works on bytes, and has floats here")
             if self.mean is not None and step.may_pad(self.fixed):
                 return Declined("it would pad with zeros what is normalised")
-        if self.fixed and (reason := step.misfit(self.fixed)):
+        if self.fixed and (reason := step.too_small(self.fixed)):
             return Declined(reason)
         pixels, size = (*self.pixels, step), step.size_after(self.fixed)
         last = self.last if step.size_after(_SOME_SIZE) == _SOME_SIZE else title
@@ -494,7 +486,7 @@ class Reading:
 
     def _resolved(self, step: Step) -> Step | Declined:
         """Return a step of a pixel program, with all steps inside it translated."""
-        if (reason := step.unfit(self)) is not None:
+        if (reason := step.declines(self)) is not None:
             return reason
         if not step.in_program:
             if step.is_geometry:

@@ -46,9 +46,14 @@ class Program:
     fill: tuple[int, int, int] = (0, 0, 0)
     mask_fill: int = 0
 
+    @property
+    def native(self) -> _native.StepProgram:
+        """The core's program."""
+        return native_program(self.pixels, leading=self.steps)
+
     def draw(self, widths: Any, heights: Any, keys: npt.NDArray[np.uint64]) -> Cuts:
         """Draw and compose the geometry of a batch, as `fastdata.transforms.geometry.draw`."""
-        return geometry.draw(self.steps, widths, heights, keys)
+        return self.native.cuts(widths, heights, keys)
 
     def too_small(self, cuts: Cuts) -> dict[int, str]:
         """Describe the images that are too small for a crop that may not pad, by their row."""
@@ -64,17 +69,14 @@ class Program:
 
         An image that its crops or augmentations cannot be done to has a size of 1 x 1.
         """
-        sizes: npt.NDArray[np.int32] = cuts["canvas"]
-        if self.changes_canvas:
-            sizes = native_program(self.pixels).sizes(cuts)
-        sizes = np.maximum(sizes, 1)
+        sizes: npt.NDArray[np.int32] = np.maximum(self.native.sizes(cuts), 1)
         sizes[cuts["too_small"] > 0] = 1
         return sizes
 
     def move(self, targets: _native.Targets, keys: npt.NDArray[np.uint64]) -> tuple[Cuts, Moved]:
         """Draw as :meth:`draw`, and move boxes and points with the images."""
-        cuts = targets.cut(geometry.compiled(self.steps), keys)
-        return cuts, Moved(*targets.after(keys, native_program(self.pixels)))
+        cuts = targets.cut(self.native, keys)
+        return cuts, Moved(*targets.after(keys, self.native))
 
     def batch_options(self) -> dict[str, Any]:
         """Return keyword arguments of `_native.Rendering`, for ``cuts`` of :meth:`draw`."""
@@ -82,14 +84,9 @@ class Program:
             "dtype": self.output.dtype,
             "mean": self.output.mean,
             "std": self.output.std,
-            "program": native_program(self.pixels) if self.changes_canvas else None,
+            "program": self.native,
             "fill": self.fill,
         }
-
-    @property
-    def changes_canvas(self) -> bool:
-        """Whether the pixel program does anything to the image."""
-        return any(not step.of_targets for step in self.pixels)
 
     @property
     def erases(self) -> bool:

@@ -16,7 +16,7 @@ from fastdata.text import human_size
 from fastdata.transforms import checks, geometry
 from fastdata.transforms.base import Sized, Transform, range_words
 from fastdata.transforms.checks import Filter, Filters, Probability, Range, Size
-from fastdata.transforms.reading import Cut, Fixed, Reading
+from fastdata.transforms.reading import Fixed, Reading
 from fastdata.transforms.tree import TO_ZERO, Builder, Number
 
 
@@ -32,11 +32,6 @@ class _Resizing(Transform):
         """The names of its filters."""
         several = self.interpolation
         return (several,) if isinstance(several, str) else several
-
-    @property
-    def draws_geometry(self) -> bool:
-        """Whether it draws as geometry."""
-        return True
 
     def cut(self, reading: Reading) -> Reading | None:
         if reading.filter is not None or reading.reveals:
@@ -80,13 +75,12 @@ class RandomResizedCrop(_Resizing, Sized):
             words += f" of {range_words(self.scale)} of the area"
         return words
 
-    def geometry(self) -> Cut:
-        return "resized_crop", (*self.target, *self.scale, *self.ratio, self.in_double)
-
     def emit(self, tree: Builder) -> None:
-        which = tree.filter(self.interpolation)  # type: ignore[arg-type]
-        ranges = (*self.scale, *self.ratio, self.in_double)
-        tree.leaf("resized_crop", *self.target, which, *ranges, draws=22)
+        scale = {"least_area": self.scale[0], "most_area": self.scale[1]}
+        ratio = {"least_ratio": self.ratio[0], "most_ratio": self.ratio[1]}
+        which = tree.filter(self.filters)
+        values = {**self.sides, "filter": which, **scale, **ratio, "in_double": self.in_double}
+        tree.add("resized_crop", **values)
 
 
 def _side_or_size(who: str, name: str, given: Any) -> int | tuple[int, int]:
@@ -136,10 +130,6 @@ class Resize(_Resizing, Sized):
         most = "" if self.max_size is None else f", longer side at most {self.max_size}"
         return f"resize to {side}{self.dimensions} ({self.interpolation}){most}"
 
-    @property
-    def draws_geometry(self) -> bool:
-        return False
-
     def size_after(self, size: Fixed) -> Fixed:
         if isinstance(self.size, tuple):
             return self.target
@@ -151,18 +141,13 @@ class Resize(_Resizing, Sized):
         kept = size is not None and size == reading.fixed
         return reading if kept else super().cut(reading)
 
-    def geometry(self) -> Cut:
-        if isinstance(self.size, tuple):
-            return "resize", self.target
-        shorter: Any = self.size
-        return "resize_shorter", (shorter, self.max_size or 0)
-
     def emit(self, tree: Builder) -> None:
-        which = tree.filter(self.filters[0])
+        which = tree.filter(self.filters)
         if isinstance(self.size, tuple):
-            tree.call("resize", *self.target, which)
+            tree.add("resize", **self.sides, filter=which)
         else:
-            tree.leaf("resize_shorter", self.size, self.max_size or 0, which)  # type: ignore[arg-type]
+            shorter: Any = self.size
+            tree.add("resize_shorter", size=shorter, bound=self.max_size or 0, filter=which)
 
 
 @dataclass(frozen=True)
@@ -199,22 +184,27 @@ class ResizeKeepRatio(_Resizing, Sized):
         words = "".join(f", {name} changed with p {p:g}" for name, p in changed if p)
         return f"resize to {where} {self.dimensions} ({' or '.join(self.filters)}){words}"
 
-    @property
-    def draws_geometry(self) -> bool:
-        changed = self.random_scale_prob > 0 or self.random_aspect_prob > 0
-        return changed or len(self.filters) > 1
-
-    @property
-    def is_random(self) -> bool:
-        return self.draws_geometry
-
     def size_after(self, size: Fixed) -> Fixed:
         return None
 
-    def geometry(self) -> Cut:
-        scale = self.random_scale_prob, *self.random_scale_range, self.random_scale_area
-        aspect = self.random_aspect_prob, *self.random_aspect_range
-        return "resize_keeping_ratio", (*self.target, self.longest, *scale, *aspect)
+    def emit(self, tree: Builder) -> None:
+        low_scale, high_scale = self.random_scale_range
+        low_ratio, high_ratio = self.random_aspect_range
+        changes = self.random_scale_prob > 0 or self.random_aspect_prob > 0
+        tree.add(
+            "resize_keeping_ratio",
+            None if changes else 0,
+            **self.sides,
+            longest=self.longest,
+            scale_p=self.random_scale_prob,
+            least_scale=low_scale,
+            most_scale=high_scale,
+            scale_is_area=self.random_scale_area,
+            ratio_p=self.random_aspect_prob,
+            least_ratio=low_ratio,
+            most_ratio=high_ratio,
+            filter=tree.filter(self.filters),
+        )
 
 
 _Ratio: TypeAlias = Annotated[float | None, checks.optional(checks.number_from(1e-4, 100))]
@@ -247,14 +237,6 @@ class ResizeToSequence(_Resizing):
         most = "" if self.max_ratio is None else f", by at most {self.max_ratio:g}"
         return f"{words} ({' or '.join(self.filters)}){most}"
 
-    @property
-    def draws_geometry(self) -> bool:
-        return len(self.filters) > 1
-
-    @property
-    def is_random(self) -> bool:
-        return self.draws_geometry
-
     def patches(self, width: npt.ArrayLike, height: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the number of patches of images of these sizes, (N,)."""
         wide, high = (np.atleast_1d(side).astype(np.int32) for side in (width, height))
@@ -266,8 +248,14 @@ class ResizeToSequence(_Resizing):
     def size_after(self, size: Fixed) -> Fixed:
         return None
 
-    def geometry(self) -> Cut:
-        return "resize_to_sequence", (self.patch_size, self.max_seq_len, self.max_ratio or 100)
+    def emit(self, tree: Builder) -> None:
+        tree.add(
+            "resize_to_sequence",
+            patch=self.patch_size,
+            most_patches=self.max_seq_len,
+            greatest_ratio=self.max_ratio or 100,
+            filter=tree.filter(self.filters),
+        )
 
 
 class _RandomSize(_Resizing):
@@ -306,12 +294,11 @@ class ScaleJitter(_RandomSize):
         by = range_words(self.scale_range)
         return f"resize within {human_size(width, height)} by {by} ({self.interpolation})"
 
-    def geometry(self) -> Cut:
-        return "scale_jitter", (*self.target_size, *self.scale_range)
-
     def emit(self, tree: Builder) -> None:
-        factor = tree.uniform(*self.scale_range)
-        tree.leaf("scale_jitter", *self.target_size, factor, tree.filter(self.interpolation))  # type: ignore[arg-type]
+        # As torchvision, which takes the height for the width.
+        width, height = self.target_size
+        factor, which = tree.uniform(*self.scale_range), tree.filter(self.filters)
+        tree.add("scale_jitter", width=width, height=height, factor=factor, filter=which)
 
 
 def _sizes(who: str, name: str, given: Any) -> tuple[int, ...]:
@@ -340,12 +327,9 @@ class RandomShortestSize(_RandomSize):
         sizes = " or ".join(map(str, self.min_size))  # type: ignore[arg-type]
         return f"resize to shorter side {sizes} ({self.interpolation})"
 
-    def geometry(self) -> Cut:
-        return "shortest_size", (self.max_size or 0, *self.min_size)  # type: ignore[misc]
-
     def emit(self, tree: Builder) -> None:
-        size = tree.table(self.min_size)  # type: ignore[arg-type]
-        tree.leaf("shortest_size", size, self.max_size or 0, tree.filter(self.interpolation))  # type: ignore[arg-type]
+        size, which = tree.table(self.min_size), tree.filter(self.filters)  # type: ignore[arg-type]
+        tree.add("shortest_size", size=size, bound=self.max_size or 0, filter=which)
 
 
 @dataclass(frozen=True)
@@ -373,10 +357,7 @@ class RandomResize(_RandomSize):
         sizes = f"{self.min_size} to {self.max_size - 1}"
         return f"resize to shorter side {sizes} ({self.interpolation})"
 
-    def geometry(self) -> Cut:
-        return "random_size", (self.min_size, self.max_size)
-
     def emit(self, tree: Builder) -> None:
         ends = self.min_size, self.max_size
         size = Number("uniform_double", tree.draw(), *ends, rounding=TO_ZERO)
-        tree.leaf("resize_shorter", size, 0, tree.filter(self.interpolation))  # type: ignore[arg-type]
+        tree.add("resize_shorter", size=size, bound=0, filter=tree.filter(self.filters))

@@ -34,10 +34,26 @@ def present_size() -> tuple[int, int] | None:
 class Varying(ABC):
     """A transform that a loader chooses for each epoch or batch; it is all of a dataset's."""
 
-    #: What it is a function of.
+    #: The argument of its function.
     goes_by = "epoch"
-    #: Whether there is one now.
+    #: Whether there is a transform now.
     is_chosen = True
+
+    def __init__(self, make: Callable[[Any], Callable[..., Any]]) -> None:
+        checks.callables(type(self).__name__, (make,), classes=True)
+        self._make = make
+        self._made: dict[Any, Callable[..., Any]] = {}
+
+    def _transform(self, key: Any, words: str) -> Callable[..., Any]:
+        """Return the transform of an epoch or a size; made once."""
+        if key not in self._made:
+            made = self._make(key)
+            checks.callables(f"{type(self).__name__}, {words}", (made,))
+            self._made[key] = made
+        return self._made[key]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._make!r})"
 
     @property
     @abstractmethod
@@ -53,8 +69,8 @@ class Schedule(Varying):
     """The transform of each epoch: a size, a strength, or the whole recipe as its function.
 
     It is all of a dataset's ``transform``, and no other transform holds it. `fastdata.DataLoader`
-    names the epoch when a pass begins: it counts up by itself, ``set_epoch`` sets it, and with a
-    state that was loaded it goes on. Passes under way keep the transform that they began with;
+    names the epoch when a pass begins: it counts up by itself, ``set_epoch`` sets it, and a loaded
+    state continues it. Passes under way keep the transform that they began with;
     threads stay, and memory where it is large enough. With torch's loader, call
     :meth:`set_epoch`.
 
@@ -75,9 +91,7 @@ class Schedule(Varying):
     """
 
     def __init__(self, make: Callable[[int], Callable[[Any], Any]]) -> None:
-        checks.callables("Schedule", (make,), classes=True)
-        self._make = make
-        self._made: tuple[int, Callable[[Any], Any]] | None = None
+        super().__init__(make)
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -95,14 +109,12 @@ class Schedule(Varying):
         Raises:
             UsageError: The function returned something that cannot be called.
         """
-        if self._made is None or self._made[0] != self.epoch:
-            made = self._make(self.epoch)
-            checks.callables(f"Schedule, in epoch {self.epoch}", (made,))
-            self._made = self.epoch, made
-        return self._made[1]
+        if self.epoch not in self._made:
+            self._made.clear()
+        return self._transform(self.epoch, f"in epoch {self.epoch}")
 
     def __repr__(self) -> str:
-        return f"Schedule({self._make!r}), in epoch {self.epoch}"
+        return f"{super().__repr__()}, in epoch {self.epoch}"
 
 
 class BySize(Varying):
@@ -128,11 +140,6 @@ class BySize(Varying):
 
     goes_by = "size"
 
-    def __init__(self, make: Callable[[tuple[int, int]], Callable[..., Any]]) -> None:
-        checks.callables("BySize", (make,), classes=True)
-        self._make = make
-        self._made: dict[tuple[int, int], Callable[..., Any]] = {}
-
     @property
     def is_chosen(self) -> bool:  # type: ignore[override]
         """Whether a batch has named its size."""
@@ -152,11 +159,4 @@ class BySize(Varying):
                 "Give the loader batch_sampler=fastdata.samplers.AspectRatioBatches(dataset, …, "
                 "sizes=…). A Subset or ConcatDataset needs fastdata.DataLoader, as well.",
             )
-        if size not in self._made:
-            made = self._make(size)
-            checks.callables(f"BySize, for {size}", (made,))
-            self._made[size] = made
-        return self._made[size]
-
-    def __repr__(self) -> str:
-        return f"BySize({self._make!r})"
+        return self._transform(size, f"for {size}")

@@ -25,7 +25,7 @@ _BY_CHANCE = ("RandomApply([self.transf], self.p)",)
 _ALWAYS_SOLARIZE = "RandomSolarize(128, p=1.0)"
 _SIMCLR_BLUR = "fastdata.transforms.GaussianBlur(self.k, (0.1, 2.0))"
 
-#: What ``__fastdata__`` of each class may return, in the words of `fastdata.transforms`.
+#: Lines that ``__fastdata__`` of each class may return, in terms of `fastdata.transforms`.
 _LINES: dict[str, tuple[str, ...]] = {
     "ClassificationPresetEval": _PRESET,
     "ClassificationPresetTrain": _PRESET,

@@ -19,7 +19,7 @@ from fastdata.transforms.base import ByChance, Filling, Transform, range_words
 from fastdata.transforms.checks import Fill, Range
 from fastdata.transforms.joint import CONVERTED, by_heuristic
 from fastdata.transforms.outcomes import Declined
-from fastdata.transforms.reading import Cut, Fixed, Reading, Step
+from fastdata.transforms.reading import Fixed, Reading, Step
 from fastdata.transforms.tree import Builder
 
 _ALONE = Declined("it is for boxes, and images have none here", "give transforms= with targets")
@@ -38,9 +38,8 @@ class _OfBoxes(Transform):
     any_floats = True
     of_targets = True
     is_geometry = True
-    draws_geometry = False
 
-    def unfit(self, reading: Reading) -> Declined | None:
+    def declines(self, reading: Reading) -> Declined | None:
         return _without_boxes(reading)
 
     def works_on_floats(self, normalised: bool) -> bool:
@@ -64,11 +63,8 @@ class ClampBoundingBoxes(_OfBoxes):
     def words(self) -> str:
         return "clamp boxes"
 
-    def geometry(self) -> Cut:
-        return "clamp_boxes", ()
-
     def emit(self, tree: Builder) -> None:
-        tree.call("clamp_boxes")
+        tree.add("clamp_boxes")
 
 
 _LEFT = "its labels_getter takes labels that another SanitizeBoundingBoxes before it leaves whole"
@@ -118,11 +114,8 @@ class SanitizeBoundingBoxes(_OfBoxes):
         joint = joint.changed([*values, *outlines], sanitised=before + 1)
         return replace(after, joint=replace(joint, sanitised=before + 1))
 
-    def geometry(self) -> Cut:
-        return "sanitize_boxes", (self.min_size, self.min_area)
-
     def emit(self, tree: Builder) -> None:
-        tree.call("sanitize_boxes", self.min_size, self.min_area)
+        tree.add("sanitize_boxes", min_size=self.min_size, min_area=self.min_area)
 
 
 def _format(who: str, name: str, given: Any) -> str:
@@ -229,7 +222,6 @@ class RandomIoUCrop(Transform):
 
     any_floats = True
     is_geometry = True
-    draws_geometry = True
     needs_boxes = True
 
     min_scale: Annotated[float, checks.number_from(1e-6, 1.0)] = 0.3
@@ -246,21 +238,13 @@ class RandomIoUCrop(Transform):
         return words if self.p == 1 else f"with p {self.p:g} ({words})"
 
     @property
-    def refusal(self) -> str:
+    def size_reason(self) -> str:
         return "in which RandomIoUCrop finds no crop that a box overlaps enough"
 
     def cut(self, reading: Reading) -> Reading | None:
         return reading.resized(self, None, cropped=True)
 
-    def geometry(self) -> Cut:
-        options: Any = self.sampler_options
-        return "iou_crop", (*self._ranges, self.trials, self.p, *options)
-
-    @property
-    def _ranges(self) -> tuple[float, ...]:
-        return self.min_scale, self.max_scale, self.min_aspect_ratio, self.max_aspect_ratio
-
-    def unfit(self, reading: Reading) -> Declined | None:
+    def declines(self, reading: Reading) -> Declined | None:
         return _without_boxes(reading)
 
     def size_after(self, size: Fixed) -> Fixed:
@@ -272,7 +256,15 @@ class RandomIoUCrop(Transform):
     def emit(self, tree: Builder) -> None:
         options: Any = self.sampler_options
         with tree.maybe(self.p):
-            tree.leaf("iou_crop", *self._ranges, self.trials, *options, draws=1)
+            tree.add(
+                "iou_crop",
+                least_part=self.min_scale,
+                most_part=self.max_scale,
+                least_ratio=self.min_aspect_ratio,
+                most_ratio=self.max_aspect_ratio,
+                trials=self.trials,
+                options=options,
+            )
 
     @classmethod
     def from_torchvision(cls, transform: Any, version: int) -> Step | Declined:
@@ -293,7 +285,6 @@ class RandomZoomOut(Filling, ByChance):
     """
 
     is_geometry = True
-    draws_geometry = True
 
     fill: Fill = 0
     side_range: Annotated[Range, checks.range_from(1.0, checks.MOST_FACTOR)] = (1.0, 4.0)
@@ -310,8 +301,6 @@ class RandomZoomOut(Filling, ByChance):
         padded = reading.padded(self.fills, "constant")
         return padded and padded.resized(self, None)
 
-    def geometry(self) -> Cut:
-        return "zoom_out", (self.p, *self.side_range)
-
     def emit_always(self, tree: Builder) -> None:
-        tree.leaf("zoom_out", *self.side_range, 0, *tree.fill_of(self), draws=3)
+        least, most = self.side_range
+        tree.add("zoom_out", least=least, most=most, mode=0, **tree.fill_of(self))

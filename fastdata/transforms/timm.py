@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from fastdata.transforms.crops import CenterCrop, RandomCrop
-from fastdata.transforms.identity import changed, name_in, override
+from fastdata.transforms.identity import Translators, changed, name_in, override
 from fastdata.transforms.nodes import (
     Apply,
     ChosenStep,
@@ -23,12 +23,13 @@ from fastdata.transforms.nodes import (
     Operation,
     Policy,
     SampledSteps,
+    operation,
 )
 from fastdata.transforms.outcomes import (
+    TENSORS,
     Conversion,
     Declined,
     Translation,
-    Translators,
     on_pil,
     to_tensor,
 )
@@ -36,6 +37,7 @@ from fastdata.transforms.output import RandomErasing
 from fastdata.transforms.reading import Chain, Step
 from fastdata.transforms.resizes import RandomResizedCrop, ResizeKeepRatio, ResizeToSequence
 from fastdata.transforms.tree import BLENDED_SUM, BLENDS, HEIGHT, TO_ZERO, UP, WIDTH
+from fastdata.transforms.warps import NO_CENTER
 
 
 def mixes_bytes(collate_fn: Any) -> bool:
@@ -57,10 +59,10 @@ def only_seeds(worker_init_fn: Any) -> bool:
     )
 
 
-def _is_function(given: Any, name: str) -> bool:
+def _is_function(function: Any, name: str) -> bool:
     """Return whether it is timm's function of this name, unchanged."""
     module = sys.modules.get("timm.data.loader")
-    return module is not None and given is vars(module).get(name) and not changed(module)
+    return module is not None and function is vars(module).get(name) and not changed(module)
 
 
 # --- geometry --------------------------------------------------------------------------------
@@ -93,9 +95,11 @@ def _keep_ratio(transform: Any) -> Step:
 def _to_sequence(transform: Any) -> Step | Declined:
     if not transform.divisible_by_patch:
         return Declined("it leaves parts of patches", "leave divisible_by_patch=False out")
-    about = transform.patch_size, transform.max_seq_len
     return ResizeToSequence(
-        *about, max_ratio=transform.max_ratio, interpolation=_filters(transform)
+        transform.patch_size,
+        transform.max_seq_len,
+        max_ratio=transform.max_ratio,
+        interpolation=_filters(transform),
     )
 
 
@@ -114,11 +118,11 @@ def _random_crop(transform: Any) -> Step:
 
 
 def _pil_to_tensor(transform: Any, kind: str, dtype: str) -> Translation:
-    return Conversion() if kind in ("tensor", "image") else Conversion("tensor")
+    return Conversion() if kind in TENSORS else Conversion("tensor")
 
 
 def _to_numpy(transform: Any, kind: str, dtype: str) -> Translation:
-    if dtype != "uint8" or kind in ("tensor", "image"):
+    if dtype != "uint8" or kind in TENSORS:
         return Declined("it makes arrays of PIL images, and has a tensor here")
     return Conversion("array")
 
@@ -163,25 +167,26 @@ class _Strength:
             kind, a, b = "uniform_double", 0.0, self.middle * factor
         elif self.is_drawn:
             kind, b = "normal", self.deviation * abs(factor)
-        given = {"least": least, "greatest": greatest, **options}
-        return DrawnNumber(kind, a, b, signed, tuple(given.items()))
+        bounds = {"least": least, "greatest": greatest}
+        return DrawnNumber(kind, a, b, signed, tuple({**bounds, **options}.items()))
 
 
 _WARPS = {0: 0.0, 2: 1.0, 3: 2.0}  # Pillow's numbers of interpolations in the core's
 
 
-def _warp(op: Any) -> tuple[float | DrawnNumber, ...]:
-    """Interpolation and fill of an operation that warps."""
+def _warp(op: Any) -> dict[str, float | DrawnNumber]:
+    """Return the interpolation and fill of an operation that warps."""
     given = op.kwargs["resample"]
     numbers = tuple(_WARPS[int(mode)] for mode in (given if isinstance(given, tuple) else (given,)))
-    fill = tuple(float(value) for value in op.kwargs["fillcolor"])
-    return (numbers[0] if len(numbers) == 1 else DrawnNumber("table", entries=numbers), *fill)
+    red, green, blue = (float(value) for value in op.kwargs["fillcolor"])
+    one = numbers[0] if len(numbers) == 1 else DrawnNumber("table", entries=numbers)
+    return {"interpolation": one, "red": red, "green": green, "blue": blue}
 
 
-def _matrix(op: Any, place: int, number: DrawnNumber) -> Step:
-    values: list[float | DrawnNumber] = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
-    values[place] = number
-    return Operation("transform", (*values, *_warp(op)))
+def _matrix(op: Any, place: str, number: DrawnNumber) -> Step:
+    """Return a transform by a matrix that has a number in a place, "a" to "f"."""
+    matrix = {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.0, "e": 1.0, "f": 0.0, place: number}
+    return operation("transform", **matrix, **_warp(op))
 
 
 def _enhanced_more(name: str) -> Callable[[Any, _Strength], Step]:
@@ -189,17 +194,17 @@ def _enhanced_more(name: str) -> Callable[[Any, _Strength], Step]:
         # Half of the time less, which ends at 0.1, half of the time more.
         less = strength.times(-0.09, 0.9, plus=1.0)
         return ChosenStep(
-            (Operation(name, (less,)), Operation(name, (strength.times(0.09, plus=1.0),)))
+            (operation(name, factor=less), operation(name, factor=strength.times(0.09, plus=1.0)))
         )
 
     return make
 
 
-def _sheared(place: int) -> Callable[[Any, _Strength], Step]:
+def _sheared(place: str) -> Callable[[Any, _Strength], Step]:
     return lambda op, strength: _matrix(op, place, strength.times(0.03, signed=True))
 
 
-def _moved(place: int, unit: int) -> Callable[[Any, _Strength], Step]:
+def _moved(place: str, unit: int) -> Callable[[Any, _Strength], Step]:
     """Move by a part of the width or height."""
 
     def make(op: Any, strength: _Strength) -> Step:
@@ -209,7 +214,7 @@ def _moved(place: int, unit: int) -> Callable[[Any, _Strength], Step]:
     return make
 
 
-def _moved_by_pixels(place: int) -> Callable[[Any, _Strength], Step]:
+def _moved_by_pixels(place: str) -> Callable[[Any, _Strength], Step]:
     def make(op: Any, strength: _Strength) -> Step:
         pixels = float(op.hparams["translate_const"]) / 10
         return _matrix(op, place, strength.times(pixels, signed=True))
@@ -217,54 +222,60 @@ def _moved_by_pixels(place: int) -> Callable[[Any, _Strength], Step]:
     return make
 
 
-def _done(name: str, factor: float, *rest: float, **options: Any) -> Callable[..., Step]:
-    """Make an operation whose value is the strength times a factor, within bounds."""
-    return lambda op, strength: Operation(name, (strength.times(factor, **options), *rest))
+def _done(name: str, value: str, factor: float, **options: Any) -> Callable[..., Step]:
+    """Make an operation whose ``value`` is the strength times a factor, within bounds."""
+    return lambda op, strength: operation(name, **{value: strength.times(factor, **options)})
 
 
 def _plain(name: str) -> Callable[[Any, _Strength], Step]:
     return lambda op, strength: Operation(name)
 
 
+def _solarised_below(op: Any, strength: _Strength) -> Step:
+    added = strength.times(11.0, most=128, rounding=TO_ZERO)
+    return operation("solarize_add", added=added, threshold=128)
+
+
 def _rotated(op: Any, strength: _Strength) -> Step:
-    return Operation("rotate", (strength.times(3.0, signed=True), *_warp(op), 0, 0, 0, 0, 0))
+    still = {"expand": False, "on_tensors": False, **NO_CENTER}
+    return operation("rotate", angle=strength.times(3.0, signed=True), **_warp(op), **still)
 
 
 def _blurred_by_chance(op: Any, strength: _Strength) -> Step:
     if strength.is_drawn:
         raise ValueError("the greatest radius of GaussianBlurRand is random")
     factor = min(max(strength.middle / 10, 0.0), 1.0)
-    return Operation("box_blur", (DrawnNumber("uniform_double", 0.1, 2.0 * factor),))
+    return operation("box_blur", sigma=DrawnNumber("uniform_double", 0.1, 2.0 * factor))
 
 
 _OPERATIONS: dict[str, Callable[[Any, _Strength], Step]] = {
     "AutoContrast": _plain("autocontrast"),
-    "Brightness": _done("brightness", 0.18, plus=0.1),
+    "Brightness": _done("brightness", "factor", 0.18, plus=0.1),
     "BrightnessIncreasing": _enhanced_more("brightness"),
-    "Color": _done("saturation", 0.18, plus=0.1),
+    "Color": _done("saturation", "factor", 0.18, plus=0.1),
     "ColorIncreasing": _enhanced_more("saturation"),
-    "Contrast": _done("contrast", 0.18, plus=0.1),
+    "Contrast": _done("contrast", "factor", 0.18, plus=0.1),
     "ContrastIncreasing": _enhanced_more("contrast"),
-    "Desaturate": _done("saturation", -0.05, most=0.5, plus=0.5),
+    "Desaturate": _done("saturation", "factor", -0.05, most=0.5, plus=0.5),
     "Equalize": _plain("equalize"),
-    "GaussianBlur": _done("box_blur", 0.19, most=1.9, plus=0.1),
+    "GaussianBlur": _done("box_blur", "sigma", 0.19, most=1.9, plus=0.1),
     "GaussianBlurRand": _blurred_by_chance,
     "Invert": _plain("invert"),
-    "Posterize": _done("posterize", 0.4, most=8, rounding=TO_ZERO),
-    "PosterizeIncreasing": _done("posterize", -0.4, most=4, plus=4, rounding=UP),
-    "PosterizeOriginal": _done("posterize", 0.4, most=4, plus=4, rounding=TO_ZERO),
+    "Posterize": _done("posterize", "bits", 0.4, most=8, rounding=TO_ZERO),
+    "PosterizeIncreasing": _done("posterize", "bits", -0.4, most=4, plus=4, rounding=UP),
+    "PosterizeOriginal": _done("posterize", "bits", 0.4, most=4, plus=4, rounding=TO_ZERO),
     "Rotate": _rotated,
-    "Sharpness": _done("sharpness", 0.18, plus=0.1),
+    "Sharpness": _done("sharpness", "factor", 0.18, plus=0.1),
     "SharpnessIncreasing": _enhanced_more("sharpness"),
-    "ShearX": _sheared(1),
-    "ShearY": _sheared(3),
-    "Solarize": _done("solarize", 25.6, most=256, rounding=TO_ZERO),
-    "SolarizeAdd": _done("solarize_add", 11.0, 128, most=128, rounding=TO_ZERO),
-    "SolarizeIncreasing": _done("solarize", -25.6, most=256, plus=256, rounding=UP),
-    "TranslateX": _moved_by_pixels(2),
-    "TranslateXRel": _moved(2, WIDTH),
-    "TranslateY": _moved_by_pixels(5),
-    "TranslateYRel": _moved(5, HEIGHT),
+    "ShearX": _sheared("b"),
+    "ShearY": _sheared("d"),
+    "Solarize": _done("solarize", "threshold", 25.6, most=256, rounding=TO_ZERO),
+    "SolarizeAdd": _solarised_below,
+    "SolarizeIncreasing": _done("solarize", "threshold", -25.6, most=256, plus=256, rounding=UP),
+    "TranslateX": _moved_by_pixels("c"),
+    "TranslateXRel": _moved("c", WIDTH),
+    "TranslateY": _moved_by_pixels("f"),
+    "TranslateYRel": _moved("f", HEIGHT),
 }
 
 

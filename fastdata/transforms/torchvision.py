@@ -23,6 +23,7 @@ from PIL import Image
 
 from fastdata.transforms import colours, crops, output, policies, resizes, targets, warps
 from fastdata.transforms.base import Filling
+from fastdata.transforms.checks import PILLOW_FILTERS, as_values
 from fastdata.transforms.crops import CenterCrop, FiveCrop, TenCrop
 from fastdata.transforms.identity import name_in
 from fastdata.transforms.nodes import Apply, ChosenStep, OnTensors, ShuffledSteps
@@ -32,6 +33,7 @@ from fastdata.transforms.outcomes import (
     HAS_NO_FLOATS,
     HAS_TENSOR,
     NOT_KNOWN,
+    TENSORS,
     Conversion,
     Declined,
     Translation,
@@ -46,7 +48,7 @@ from fastdata.transforms.targets import Delivery, dtypes_of
 _BOXES = Declined("it is for boxes and key points, which images of a class do not have")
 _BATCHES = Declined("it mixes the images of a batch: give it to the loader as batch_transform")
 
-#: Why the core leaves others to torchvision.
+#: Why the core leaves these to torchvision.
 _DECLINED = {
     **dict.fromkeys(("ClampKeyPoints", "SanitizeKeyPoints"), _BOXES),
     **dict.fromkeys(("CutMix", "MixUp"), _BATCHES),
@@ -86,19 +88,22 @@ _VERSIONS = {
 
 def views(transform: Any) -> Several | None:
     """Translate a FiveCrop or TenCrop; None for anything else."""
-    step: Any = {"FiveCrop": FiveCrop, "TenCrop": TenCrop}.get(type(transform).__name__)
-    version = step and _version(transform)
-    return step.from_torchvision(transform, version) if version else None
+    match name_in(transform, *_VERSIONS):
+        case "FiveCrop":
+            return FiveCrop(transform.size)
+        case "TenCrop":
+            return TenCrop(transform.size, transform.vertical_flip)
+    return None
 
 
 def translate(transform: Any, kind: str, dtype: str) -> Translation | None:
     """Translate one of torchvision's, as `Libraries.translate`; None for anything else."""
-    if _is_identity(transform):
+    if name_in(transform, "torch.nn") == "Identity":
         return Conversion()
     version, name = _version(transform), type(transform).__name__
     if version is None:
         return None
-    if not is_known(transform):
+    if name not in _CONVERSIONS and name not in _STEPS:
         return _DECLINED.get(name, NOT_KNOWN)
     if reason := _inconsistent(transform):
         return Declined(reason)
@@ -109,14 +114,13 @@ def translate(transform: Any, kind: str, dtype: str) -> Translation | None:
 
 def is_known(transform: Any) -> bool:
     """Return whether this module translates a transform of this type."""
-    if _is_identity(transform):
-        return True
-    name = type(transform).__name__
-    return (name in _CONVERSIONS or name in _STEPS) and _version(transform) is not None
+    name = name_in(transform, *_VERSIONS)
+    identity = name_in(transform, "torch.nn") == "Identity"
+    return identity or name in _CONVERSIONS or name in _STEPS
 
 
 def _inconsistent(transform: Any) -> str:
-    """Say what a constructor derived from parameters that are others now; "" for none."""
+    """Say which attribute no longer follows from the parameters; "" for none."""
     own: dict[str, Any] = vars(transform)
     for name in ("policies", "_policies"):
         if name in own and own[name] != transform._get_policies(transform.policy):
@@ -124,16 +128,12 @@ def _inconsistent(transform: Any) -> str:
     if "_fill" in own:
         utilities = sys.modules["torchvision.transforms.v2._utils"]
         if own["_fill"] != utilities._setup_fill_arg(transform.fill):
-            return "its _fill is not that of its fill"
+            return "its _fill does not follow from its fill"
     if "_log_ratio" in own:
         torch = sys.modules["torch"]
         if not torch.equal(own["_log_ratio"], torch.log(torch.tensor(transform.ratio))):
-            return "its _log_ratio is not that of its ratio"
+            return "its _log_ratio does not follow from its ratio"
     return ""
-
-
-def _is_identity(transform: Any) -> bool:
-    return name_in(transform, "torch.nn") == "Identity"
 
 
 def _version(transform: Any) -> int | None:
@@ -150,7 +150,7 @@ def _version(transform: Any) -> int | None:
 def _translate_step(
     step: type[Step], transform: Any, version: int, kind: str, dtype: str
 ) -> Step | Declined:
-    on_tensors = kind in ("tensor", "image")
+    on_tensors = kind in TENSORS
     if kind in ("pil", "array") and version in step.tensors_only:
         return Declined("it works on tensors, and has a PIL image here")
     if step is Normalize and (kind == "pil" or dtype == "uint8"):
@@ -166,24 +166,24 @@ def _translate_step(
         return reason
     if issubclass(step, Resize) and transform.size is None:
         return Declined("a size of None is not known")
-    found = step.from_torchvision(transform, version)
-    if mask_fill is not None and isinstance(found, Filling):
-        found = replace(found, mask_fill=mask_fill)
-    apart = step.otherwise_on_tensors or (dtype == "float32" and step.floats_as_bytes)
-    if not on_tensors or isinstance(found, Declined) or not apart:
-        return found
-    if getattr(found, "interpolation", "") == "bicubic":
+    made = step.from_torchvision(transform, version)
+    if mask_fill is not None and isinstance(made, Filling):
+        made = replace(made, mask_fill=mask_fill)
+    differs = step.otherwise_on_tensors or (dtype == "float32" and step.floats_as_bytes)
+    if not on_tensors or isinstance(made, Declined) or not differs:
+        return made
+    if getattr(made, "interpolation", "") == "bicubic":
         return Declined("torchvision does not do it to tensors by 'bicubic'")
-    if getattr(found, "expand", False):
+    if getattr(made, "expand", False):
         return Declined("on tensors it expands to other sizes than PIL images")
     fill = getattr(transform, "fill", None)
-    if any(value != int(value) for value in (fill if isinstance(fill, Sequence) else [fill or 0])):
+    if any(value != int(value) for value in as_values(fill or 0)):
         return Declined("its fill is not of whole numbers")
-    return OnTensors(found, version, fill is not None)
+    return OnTensors(made, version, fill is not None)
 
 
 def _fills(fills: Mapping[Any, Any], kind: str) -> tuple[Any, int | None] | Declined:
-    """Return what a dict of fills has for images of a kind, and for masks: 0 where it has none."""
+    """Return the fill of images of a kind, and of masks, in a dict; 0 where it has none."""
     classes = {"tensor": sys.modules["torch"].Tensor, "image": tensor_image()}
     image = fills.get(classes.get(kind, Image.Image), fills.get("others"))
     image = 0 if image is None else image
@@ -196,7 +196,7 @@ def _fills(fills: Mapping[Any, Any], kind: str) -> tuple[Any, int | None] | Decl
 
 
 def _on_tensors(step: type[Step], transform: Any, dtype: str) -> Declined | None:
-    """Say why a transform of tensors, of bytes or floats, is not Pillow's within a level."""
+    """Return why a transform of tensors, of bytes or floats, may differ from Pillow's by levels."""
     if issubclass(step, (Resize, RandomResizedCrop)):
         return _resizes_tensors(transform, dtype)
     if step.any_floats:
@@ -204,7 +204,7 @@ def _on_tensors(step: type[Step], transform: Any, dtype: str) -> Declined | None
     on_floats = dtype != "uint8"
     if on_floats and (dtype != "float32" or not step.floats_as_bytes):
         return Declined("it works on floats here", BEFORE_FLOATS)
-    if on_floats and _has_fill(transform):
+    if on_floats and any(as_values(getattr(transform, "fill", None))):
         return Declined("it fills with floats here", BEFORE_FLOATS)
     resizes = hasattr(transform, "antialias")
     if resizes and not (transform.antialias and _mode(transform) == "bilinear"):
@@ -214,7 +214,7 @@ def _on_tensors(step: type[Step], transform: Any, dtype: str) -> Declined | None
 
 def _mode(transform: Any) -> Any:
     mode = getattr(transform.interpolation, "value", transform.interpolation)
-    return {2: "bilinear", 3: "bicubic"}.get(mode, mode)
+    return PILLOW_FILTERS.get(mode, mode)
 
 
 def _resizes_tensors(transform: Any, dtype: str) -> Declined | None:
@@ -233,11 +233,6 @@ def _resizes_tensors(transform: Any, dtype: str) -> Declined | None:
     return None
 
 
-def _has_fill(transform: Any) -> bool:
-    fill = getattr(transform, "fill", None)
-    return any(fill) if isinstance(fill, Sequence) else bool(fill)
-
-
 # --- conversions -------------------------------------------------------------------------------
 
 _CONVERSIONS = frozenset(
@@ -249,7 +244,7 @@ _CONVERSIONS = frozenset(
 
 
 def _conversion(name: str, transform: Any, version: int, kind: str, dtype: str) -> Translation:
-    on_tensors = kind in ("tensor", "image")
+    on_tensors = kind in TENSORS
     match name:
         case "Identity" | "RGB":
             return Conversion()
@@ -293,8 +288,8 @@ def _dtypes(transform: Any, kind: str, dtype: str) -> Translation:
         return Declined("it has no dtype for images", raises=True)
     wanted = by_class.get(image, by_class.get("others"))
     after = dtype if wanted is None else str(wanted).removeprefix("torch.")
-    found = _convert(dtype, after, bool(transform.scale))
-    return found if isinstance(found, Declined) else (found, delivery)
+    converted = _convert(dtype, after, bool(transform.scale))
+    return converted if isinstance(converted, Declined) else (converted, delivery)
 
 
 def _convert(before: str, after: str, scale: bool) -> Conversion | Declined:
@@ -311,7 +306,7 @@ def _convert(before: str, after: str, scale: bool) -> Conversion | Declined:
 
 def _preset(transform: Any, kind: str, dtype: str) -> Translation:
     """Translate a classification model's ``weights.transforms()``."""
-    on_tensors = kind in ("tensor", "image")
+    on_tensors = kind in TENSORS
     if on_tensors and (reason := _resizes_tensors(transform, dtype)) is not None:
         return reason
     floats = Conversion("tensor", "float32") if kind == "pil" else _convert(dtype, "float32", True)

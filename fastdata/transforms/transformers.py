@@ -21,14 +21,14 @@ from typing import Any
 from fastdata.transforms.checks import PILLOW_FILTERS
 from fastdata.transforms.crops import FlooredCenterCrop
 from fastdata.transforms.identity import is_code, name_in, overridden
-from fastdata.transforms.nodes import Operation
+from fastdata.transforms.nodes import operation
 from fastdata.transforms.outcomes import Conversion, Declined, Translation
 from fastdata.transforms.output import Normalize
 from fastdata.transforms.reading import Step
 from fastdata.transforms.resizes import Resize
 
 _BACKENDS = "transformers.image_processing_backends"
-# Methods that a processor may have of its own: attributes hold all that these are given.
+# Methods that a processor may have of its own: their arguments become attributes.
 _FREE = frozenset({"__init__", "valid_kwargs"})
 
 
@@ -100,7 +100,7 @@ def _steps(processor: Any, model: str) -> Translation:
         crop = processor.crop_size
         steps.append(FlooredCenterCrop((crop.height, crop.width)))
     if getattr(processor, "do_flip_channel_order", False):
-        steps.append(Operation("permute", (2, 1, 0)))
+        steps.append(operation("permute", red=2, green=1, blue=0))
     return (*steps, *_floats(processor, model))
 
 
@@ -160,8 +160,8 @@ def _exact(processor: Any, size: _Size) -> tuple[_Size, int]:
 #: Models whose processors pad images of a batch to the largest, and take annotations.
 _OF_OBJECTS = ("detr", "rt_detr")
 
-#: Processors that have methods of their own, by model: the size that they resize to, and that of a
-#: crop after it, or 0. Other methods work on maps of segments, or are in `_steps`.
+#: Processors that have methods of their own, by model: the size that they resize to, and the size
+#: of a crop after it, or 0. Other methods work on maps of segments, or are in `_steps`.
 _MODELS: dict[str, Callable[[Any, _Size], tuple[_Size, int]]] = {
     "beit": _plain,
     "convnext": _convnext,

@@ -1,26 +1,29 @@
-"""Pixel programs: augmentations as a tree that the core draws and runs for each sample.
+"""Programs: steps as a tree that the core draws and runs for each sample.
 
 The tree has the form of ``native/augment/program.h``: nodes in pre-order, their values, and tables
 that values are taken from. Each node has draws of its own, so it draws by the sample's key alone.
+The core folds the leading steps into the region that it decodes; the others run on pixels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from fastdata import _native
 from fastdata.errors import UsageError
+from fastdata.transforms.checks import PADDING_MODES
 from fastdata.transforms.forms import MASK_FILTER, WARPS
 
-# The first draw of a program; geometry has those before it (`fastdata.transforms.geometry`).
-_FIRST_DRAW = 1 << 16
+# Draws of each leading step that draws, of which the last chooses its filter; and the first draw of
+# the others.
+_LEADING_DRAWS, _FILTER_DRAW, _FIRST_DRAW = 32, 22, 1 << 16
 
 # Enum classes Unit, Rounding and Mixing of native/augment/program.h.
 WIDTH, HEIGHT = 1, 2
@@ -30,19 +33,15 @@ SUM, BLENDED_SUM, BLENDS = 0, 1, 2
 # Nodes that only lead to others.
 _WITH_CHILDREN = ("sequence", "apply", "choice", "order", "sample", "mix")
 
-# Operations and leaves that move pixels, or boxes. Masks keep their values in all others.
-_MOVING_CALLS = (
-    *("flip_horizontal", "flip_vertical", "crop", "resize", "pad"),
-    *("clamp_boxes", "sanitize_boxes"),
-)
-_STILL_LEAVES = ("shuffle_channels", "erase")
+# Steps on pixels that leave them in their places, as operations do. Masks keep their values there.
+_STILL_STEPS = ("shuffle_channels", "erase")
 
 # Operations that torchvision computes differently on tensors of bytes and on PIL images.
 _ON_TENSORS = ("contrast", "saturation", "sharpness", "hue", "grayscale", "autocontrast")
 
 
 class Number(NamedTuple):
-    """A value of a node: ``struct Value`` of native/augment/program.h."""
+    """A value of a step: ``struct Value`` of native/augment/program.h."""
 
     kind: str
     draw: int = 0
@@ -56,6 +55,10 @@ class Number(NamedTuple):
     sign_draw: int = -1
     plus: float = 0.0
     rounding: int = 0
+
+
+#: What a parameter may be.
+Values: TypeAlias = "Number | float | Sequence[float]"
 
 
 @dataclass(frozen=True)
@@ -97,10 +100,13 @@ class Builder:
 
     def __init__(self, mask: Bytes | None = None) -> None:
         self._mask = mask
-        self._nodes: list[tuple[str, str, int, int, int, int]] = []
+        self._nodes: list[tuple[str, int, int, int]] = []  # kind, end, first value, first draw
         self._values: list[Number] = []
         self._tables: list[float] = []
         self._draws = _FIRST_DRAW
+        self._leading = 0  # steps
+        self._first: int | None = None  # draw of the leading step that is built
+        self._drew = False  # that one, or could have
         self._channels = 3  # of the image so far
         self._tensors = 0  # 1 or 2: compute as torchvision's v1 or v2 does on tensors
         self._filled = True
@@ -115,83 +121,108 @@ class Builder:
         """Whether no node changes an image."""
         return all(kind in _WITH_CHILDREN for kind, *_ in self._nodes)
 
-    def program(self) -> _native.PixelProgram:
+    def program(self) -> _native.StepProgram:
         """Return the core's program."""
-        return _native.PixelProgram(self._nodes, self._values, self._tables)
+        return _native.StepProgram(self._nodes, self._values, self._tables, self._leading)
 
     # --- nodes -------------------------------------------------------------------------------
 
+    def lead(self, steps: Sequence[Emits]) -> None:
+        """Add the leading steps, one node each, which the core folds."""
+        later, first = self._draws, 0
+        for step in steps:
+            self._first, self._draws, self._drew = first, first, False
+            step.emit(self)
+            first += _LEADING_DRAWS * self._drew
+        self._first, self._draws, self._leading = None, later, len(steps)
+
     @contextmanager
-    def node(self, kind: str, *values: Number | float, draws: int = 0) -> Iterator[None]:
+    def node(self, kind: str, draws: int | None = None, **values: Values) -> Iterator[None]:
         """Add a node; build its children inside."""
         at = len(self._nodes)
-        self.leaf(kind, *values, draws=draws)
+        self._append(kind, draws, values)
         yield
-        kind, operation, _, first, count, draw = self._nodes[at]
-        self._nodes[at] = (kind, operation, len(self._nodes), first, count, draw)
+        kind, _, *rest = self._nodes[at]
+        self._nodes[at] = (kind, len(self._nodes), *rest)
 
-    def leaf(self, kind: str, *values: Number | float, draws: int = 0, operation: str = "") -> None:
-        """Add a node without children."""
-        if self._mask is not None and kind in _STILL_LEAVES:
-            kind, values = "sequence", ()
+    def add(self, kind: str, draws: int | None = None, **values: Values) -> None:
+        """Add a leaf: one of ``_native.STEPS``, or a call of one of ``_native.OPERATIONS``.
+
+        ``values`` are its parameters by name, numbers or sequences of them; ``draws`` are as many
+        as the kind has, if not given.
+        """
+        is_call = kind not in _native.STEPS
+        if self._mask is not None and (is_call or kind in _STILL_STEPS):
+            kind, draws, values = "sequence", self._draws_of(kind, draws), {}
+        elif self._tensors and is_call and kind in _ON_TENSORS:
+            kind, values = f"tensor_{kind}", {**values, "version": self._tensors}
+        self._append(kind, draws, values)
+
+    def _append(self, kind: str, draws: int | None, values: Mapping[str, Values]) -> None:
+        names = _native.STEPS[kind][1] if kind in _native.STEPS else _native.OPERATIONS[kind]
+        if values.keys() != set(names):
+            raise TypeError(f"{kind} takes ({', '.join(names)}), not ({', '.join(values)})")
         first = len(self._values)
-        self._values += [
-            value if isinstance(value, Number) else Number("constant", a=float(value))
-            for value in values
-        ]
+        self._values += [self._value(values[name]) for name in names]
         end = len(self._nodes) + 1
-        self._nodes.append((kind, operation, end, first, len(values), self.draw(draws)))
+        self._nodes.append((kind, end, first, self.draw(self._draws_of(kind, draws))))
 
-    def call(self, operation: str, *values: Number | float, draws: int = 0) -> None:
-        """Add a leaf that calls an operation."""
-        if self._mask is not None and operation not in _MOVING_CALLS:
-            self.leaf("sequence", draws=draws)
-            return
-        if self._tensors and operation in _ON_TENSORS:
-            operation, values = f"tensor_{operation}", (*values, self._tensors)
-        self.leaf("call", *values, draws=draws, operation=operation)
+    def _draws_of(self, kind: str, draws: int | None) -> int:
+        if draws is not None:
+            return draws
+        return _native.STEPS[kind][0] if kind in _native.STEPS else 0
+
+    def _value(self, value: Values) -> Number:
+        if isinstance(value, Number):
+            return value
+        if isinstance(value, Sequence):
+            first = len(self._tables)
+            self._tables += value
+            return Number("entries", first=first, entries=len(value))
+        return Number("constant", a=float(value))
 
     def grayscale(self, channels: int | None = None) -> None:
         """Add a leaf that makes the image grey; without a number, its channels stay as many."""
         if self._tensors == 1 and self._channels == 1:
             return  # v1 leaves tensors of one channel as they are
         self._channels = channels or self._channels
-        self.call("grayscale", self._channels)
+        self.add("grayscale", channels=self._channels)
 
     def shuffle_channels(self) -> None:
         """Add a leaf that puts the channels into a random order."""
         if self._channels == 3:
-            self.leaf("shuffle_channels", draws=2)
+            self.add("shuffle_channels")
 
-    def warp(
-        self,
-        kind: str,
-        values: Sequence[Number | float],
-        step: Any,
-        rest: Sequence[float] = (),
-        draws: int = 0,
-    ) -> None:
+    def warp(self, kind: str, step: Any, **values: Values) -> None:
         """Add a leaf that warps with the step's interpolation and fill."""
-        fill = self.fill_of(step) if self._filled or self._mask is not None else (-1, -1, -1)
+        fill = self.fill_of(step)
+        if self._mask is None and not self._filled:
+            fill = dict.fromkeys(fill, -1.0)
         interpolation = WARPS.index(step.interpolation if self._mask is None else "nearest")
         on_tensors = self._tensors > 0 or self._mask is not None
-        self.leaf(kind, *values, interpolation, *fill, *rest, on_tensors, draws=draws)
+        rest = {"interpolation": interpolation, "on_tensors": on_tensors}
+        self.add(kind, **values, **fill, **rest)
 
-    def fill_of(self, step: Any) -> tuple[float, ...]:
-        """Return the value of each channel that a step fills with."""
+    def fill_of(self, step: Any) -> dict[str, Values]:
+        """Return the values of the channels that a step fills with, by their parameters."""
         fill: tuple[float, ...] = step.fill
-        if self._mask is None:
-            return fill
-        return self._mask.fill(fill[0] if step.mask_fill is None else step.mask_fill)
+        if self._mask is not None:
+            fill = self._mask.fill(fill[0] if step.mask_fill is None else step.mask_fill)
+        return dict(zip(("red", "green", "blue"), fill, strict=True))
+
+    def padding_of(self, step: Any) -> dict[str, Values]:
+        """Return the mode and fill of a step that pads, by their parameters."""
+        return {"mode": PADDING_MODES.index(step.padding_mode), **self.fill_of(step)}
 
     @contextmanager
     def maybe(self, p: float) -> Iterator[None]:
         """Do what is built inside with probability p."""
         if p >= 1:
+            self._spare()
             with self.node("sequence"):
                 yield
         else:
-            with self.node("apply", p, draws=1):
+            with self.node("apply", p=p):
                 yield
 
     @contextmanager
@@ -210,14 +241,20 @@ class Builder:
 
     def one_channel(self) -> None:
         """Leave the first of three equal channels."""
-        self.leaf("call", 1, operation="grayscale")
+        self._append("grayscale", 0, {"channels": 1})
 
     # --- values ------------------------------------------------------------------------------
 
     def draw(self, count: int = 1) -> int:
         """Reserve draws; return the first."""
         first, self._draws = self._draws, self._draws + count
+        self._drew = self._drew or count > 0
         return first
+
+    def _spare(self) -> None:
+        """Reserve the draw of a constant: leading steps have it, whatever their values."""
+        if self._first is not None:
+            self.draw()
 
     def threshold(self, value: float) -> float:
         """Return the value that bytes are compared with; tensors have it in single precision."""
@@ -226,6 +263,7 @@ class Builder:
     def uniform(self, a: float, b: float, **rest: Any) -> Number:
         """Draw between a and b in single precision; equal ends need no draw."""
         if a == b:
+            self._spare()
             return Number("constant", a=float(np.float32(a)), **rest)
         return Number("uniform", self.draw(), a, b, **rest)
 
@@ -233,6 +271,7 @@ class Builder:
         """Draw one of several numbers uniformly; if signed, draw its sign, too."""
         sign = {"sign_draw": self.draw()} if signed else {}
         if len(entries) == 1:
+            self._spare()
             return Number("constant", a=entries[0], **sign, **rest)
         first = len(self._tables)
         self._tables += entries
@@ -240,19 +279,28 @@ class Builder:
 
     def filter(self, interpolation: str | Sequence[str]) -> Number | float:
         """Return the number of a resize's filter; draw one of several."""
+        several = not isinstance(interpolation, str)
+        names = tuple(interpolation) if several else (interpolation,)
         if self._mask is not None:
-            one = isinstance(interpolation, str)
-            name = MASK_FILTER
-            interpolation = name if one else [name] * len(interpolation)
-        if isinstance(interpolation, str):
-            return float(_native.FILTERS.index(interpolation))
-        return self.table([float(_native.FILTERS.index(name)) for name in interpolation])
+            names = (MASK_FILTER,) * len(names)
+        numbers = [float(_native.FILTERS.index(name)) for name in names]
+        if not several:
+            return numbers[0]
+        if self._first is None:
+            return self.table(numbers)
+        self._drew = True
+        first = len(self._tables)
+        self._tables += numbers
+        return Number("table", self._first + _FILTER_DRAW, first=first, entries=len(numbers))
 
 
-def tree_of(steps: Sequence[Emits], mask: Bytes | None = None) -> Builder:
+def tree_of(
+    steps: Sequence[Emits], mask: Bytes | None = None, leading: Sequence[Emits] = ()
+) -> Builder:
     """Build the tree of several steps, one after the other; see `Builder`."""
     builder = Builder(mask)
     with builder.node("sequence"):
+        builder.lead(leading)
         if mask is not None and mask.count == 1:
             builder.one_channel()
         for step in steps:
@@ -260,7 +308,9 @@ def tree_of(steps: Sequence[Emits], mask: Bytes | None = None) -> Builder:
     return builder
 
 
-@lru_cache(maxsize=64)
-def native_program(steps: tuple[Emits, ...], mask: Bytes | None = None) -> _native.PixelProgram:
-    """Return the core's program of several steps; equal steps share one."""
-    return tree_of(steps, mask).program()
+@lru_cache(maxsize=128)
+def native_program(
+    steps: tuple[Emits, ...], mask: Bytes | None = None, leading: tuple[Emits, ...] = ()
+) -> _native.StepProgram:
+    """Return the core's program of leading and further steps; equal ones share it."""
+    return tree_of(steps, mask, leading).program()

@@ -13,7 +13,7 @@ from fastdata.transforms.base import ByChance, Filling, range_words
 from fastdata.transforms.checks import Angles, Center, Fill, Probability, Warp
 from fastdata.transforms.outcomes import Declined
 from fastdata.transforms.reading import Fixed, Reading
-from fastdata.transforms.tree import HEIGHT, TO_EVEN, WIDTH, Builder, Number
+from fastdata.transforms.tree import HEIGHT, TO_EVEN, WIDTH, Builder, Values
 
 
 def _parts(who: str, name: str, given: Any) -> tuple[float, ...]:
@@ -26,8 +26,15 @@ def _parts(who: str, name: str, given: Any) -> tuple[float, ...]:
     return parts
 
 
-def _center_values(center: Any) -> tuple[float, float, float]:
-    return (0, 0, 0) if center is None else (1, *center)
+def center_values(center: Any) -> dict[str, Values]:
+    """Return the parameters of a centre, (x, y); None: the image's."""
+    x, y = (0, 0) if center is None else center
+    return {"centred": center is not None, "x": x, "y": y}
+
+
+NO_CENTER = center_values(None)
+#: Parameters of an affine warp that moves nothing.
+NO_MOVE = {"angle": 0.0, "move_x": 0.0, "move_y": 0.0, "scale": 1.0, "shear_x": 0.0, "shear_y": 0.0}
 
 
 @dataclass(frozen=True)
@@ -61,14 +68,15 @@ class RandomRotation(Filling):
     def size_after(self, size: Fixed) -> Fixed:
         return None if self.expand else size
 
-    def unfit(self, reading: Reading) -> Declined | None:
+    def declines(self, reading: Reading) -> Declined | None:
         if self.expand and reading.masks:
             return Declined("torchvision expands masks unlike PIL images", "take expand=False")
-        return super().unfit(reading)
+        return super().declines(reading)
 
     def emit(self, tree: Builder) -> None:
         angle = tree.uniform(*self.degrees)  # type: ignore[misc]
-        tree.warp("rotate", [angle], self, (self.expand, *_center_values(self.center)))
+        center = center_values(self.center)
+        tree.warp("rotate", self, angle=angle, expand=self.expand, **center)
 
 
 @dataclass(frozen=True)
@@ -112,15 +120,15 @@ class RandomAffine(Filling):
         degrees: Any = self.degrees
         shear: Any = self.shear or (0.0, 0.0)
         x, y = self.translate or (0.0, 0.0)
-        values: list[Number | float] = [
-            tree.uniform(*degrees),
-            tree.uniform(-x, x, unit=WIDTH, rounding=TO_EVEN),
-            tree.uniform(-y, y, unit=HEIGHT, rounding=TO_EVEN),
-            tree.uniform(*(self.scale or (1.0, 1.0))),
-            tree.uniform(*shear[:2]),
-            tree.uniform(*shear[2:]) if len(shear) == 4 else 0.0,
-        ]
-        tree.warp("affine", values, self, _center_values(self.center))
+        values: dict[str, Values] = {
+            "angle": tree.uniform(*degrees),
+            "move_x": tree.uniform(-x, x, unit=WIDTH, rounding=TO_EVEN),
+            "move_y": tree.uniform(-y, y, unit=HEIGHT, rounding=TO_EVEN),
+            "scale": tree.uniform(*(self.scale or (1.0, 1.0))),
+            "shear_x": tree.uniform(*shear[:2]),
+            "shear_y": tree.uniform(*shear[2:]) if len(shear) == 4 else 0.0,
+        }
+        tree.warp("affine", self, **values, **center_values(self.center))
 
 
 @dataclass(frozen=True)
@@ -148,4 +156,4 @@ class RandomPerspective(Filling, ByChance):
         return f"perspective by {self.distortion_scale:g} with p {self.p:g} ({self.interpolation})"
 
     def emit_always(self, tree: Builder) -> None:
-        tree.warp("perspective", [self.distortion_scale], self, draws=8)
+        tree.warp("perspective", self, distortion=self.distortion_scale)

@@ -42,7 +42,6 @@ from fastdata.storage.source import (
     Source,
     Stamped,
 )
-from fastdata.transforms import geometry
 from fastdata.transforms.geometry import ANY_SIZE
 
 if TYPE_CHECKING:
@@ -211,8 +210,8 @@ class ImageField(EncodedField):
         for view, program in enumerate(state.draw.recipe.programs):
             memory = self._memory(batch, state, view)
             state.views.append(memory)
-            drawn = geometry.compiled(program.steps), child(batch.key, view)
-            views.append(_native.Rendering(memory.array, drawn=drawn, **program.batch_options()))
+            key = child(batch.key, view)
+            views.append(_native.Rendering(memory.array, key=key, **program.batch_options()))
         self._submit(state, state.rows, views)
 
     def _begin_reading(self, batch: Batch, state: ImageState) -> None:

@@ -39,18 +39,20 @@ int mirrored(int i, int n) { return i < 0 ? -i : i < n ? i : 2 * (n - 1) - i; }
 }  // namespace
 
 Status gaussian_blur(const Call& call, Canvas& canvas) {
+  const auto by = call.as<operations::GaussianBlur>();
   const Planes& image = canvas.image();
   int kernel[2];
-  for (int i = 0; i < 2; i++) {
-    if (!whole_number(call.values[i], 1, kMaxBlurKernel, kernel[i]) || kernel[i] % 2 == 0)
-      return {Code::bad_parameters, "a kernel's size must be odd, 1 to 255"};
-    // Below the first, no weight but the middle one's is left.
-    if (!(call.values[2 + i] > 0)) return {Code::bad_parameters, "sigma must be above 0"};
-  }
+  const auto is_side = [](double size, int& side) {
+    return whole_number(size, 1, kMaxBlurKernel, side) && side % 2 == 1;
+  };
+  if (!is_side(by.width, kernel[0]) || !is_side(by.height, kernel[1]))
+    return {Code::bad_parameters, "a kernel's size must be odd, 1 to 255"};
+  // Below the first, no weight but the middle one's is left.
+  if (!(by.sigma_x > 0 && by.sigma_y > 0)) return {Code::bad_parameters, "sigma must be above 0"};
   if (kernel[0] / 2 >= image.width || kernel[1] / 2 >= image.height)
     return {Code::bad_parameters, "half the kernel is as large as the image"};
-  const BlurWeights across = blur_weights(kernel[0], call.values[2]);
-  const BlurWeights down = blur_weights(kernel[1], call.values[3]);
+  const BlurWeights across = blur_weights(kernel[0], by.sigma_x);
+  const BlurWeights down = blur_weights(kernel[1], by.sigma_y);
   if (across.radius == 0 && down.radius == 0) return {};
   Planes next;
   if (Status s = canvas.begin(image.width, image.height, image.channels, next); !s.ok()) return s;

@@ -36,11 +36,11 @@ BoxWeights box_weights(float sigma) {
 }  // namespace
 
 Status box_blur(const Call& call, Canvas& canvas) {
-  const double sigma = call.values[0];
-  if (!(sigma >= 0 && sigma <= kMaxSigma))
+  const auto by = call.as<operations::BoxBlur>();
+  if (!(by.sigma >= 0 && by.sigma <= kMaxSigma))
     return {Code::bad_parameters, "a standard deviation outside 0 to 50"};
-  if (sigma == 0) return {};
-  const BoxWeights box = box_weights(static_cast<float>(sigma));
+  if (by.sigma == 0) return {};
+  const BoxWeights box = box_weights(static_cast<float>(by.sigma));
   const int reach = box.radius + 1, count = 2 * reach + 1;
   const uint8_t* taps[kMaxBoxTaps];
   const size_t margin = round_up(static_cast<size_t>(reach), 64);

@@ -47,12 +47,13 @@ void resize_columns_first(Canvas& canvas, const Planes& image, const Planes& nex
 }  // namespace
 
 Status crop(const Call& call, Canvas& canvas) {
+  const auto by = call.as<operations::Crop>();
   const Planes& image = canvas.image();
   int left, top, width, height;
-  if (!whole_number(call.values[0], 0, image.width - 1, left) ||
-      !whole_number(call.values[1], 0, image.height - 1, top) ||
-      !whole_number(call.values[2], 1, image.width - left, width) ||
-      !whole_number(call.values[3], 1, image.height - top, height))
+  if (!whole_number(by.left, 0, image.width - 1, left) ||
+      !whole_number(by.top, 0, image.height - 1, top) ||
+      !whole_number(by.width, 1, image.width - left, width) ||
+      !whole_number(by.height, 1, image.height - top, height))
     return {Code::bad_parameters, "a crop outside the image"};
   Planes next;
   if (Status s = canvas.begin(width, height, image.channels, next); !s.ok()) return s;
@@ -72,11 +73,12 @@ Status clamp_boxes(const Call&, Canvas&) { return {}; }
 Status sanitize_boxes(const Call&, Canvas&) { return {}; }
 
 Status resize(const Call& call, Canvas& canvas) {
+  const auto by = call.as<operations::Resize>();
   const Planes& image = canvas.image();
   int width, height, filter;
-  if (!whole_number(call.values[0], 1, kLongestSide, width) ||
-      !whole_number(call.values[1], 1, kLongestSide, height) ||
-      !whole_number(call.values[2], 0, kLastFilter, filter))
+  if (!whole_number(by.width, 1, kLongestSide, width) ||
+      !whole_number(by.height, 1, kLongestSide, height) ||
+      !whole_number(by.filter, 0, kLastFilter, filter))
     return {Code::bad_parameters, "a size outside 1 to 2^24, or no such filter"};
   if (width == image.width && height == image.height) return {};
   Planes next;
@@ -94,17 +96,20 @@ Status resize(const Call& call, Canvas& canvas) {
 }
 
 Status pad(const Call& call, Canvas& canvas) {
+  const auto by = call.as<operations::Pad>();
   const Planes& image = canvas.image();
   int left, top, right, bottom, number, fill[3];
-  int* const sides[4] = {&left, &top, &right, &bottom};
-  for (int i = 0; i < 4; i++)
-    if (!whole_number(call.values[i], 0, kLongestSide, *sides[i]))
-      return {Code::bad_parameters, "a padding outside 0 to 2^24"};
-  if (!whole_number(call.values[4], 0, 3, number))
+  const auto is_side = [](double size, int& side) {
+    return whole_number(size, 0, kLongestSide, side);
+  };
+  if (!is_side(by.left, left) || !is_side(by.top, top) || !is_side(by.right, right) ||
+      !is_side(by.bottom, bottom))
+    return {Code::bad_parameters, "a padding outside 0 to 2^24"};
+  if (!whole_number(by.mode, 0, 3, number))
     return {Code::bad_parameters, "a padding mode outside 0 to 3"};
-  for (int c = 0; c < 3; c++)
-    if (!whole_number(call.values[5 + c], 0, 255, fill[c]))
-      return {Code::bad_parameters, "a fill outside 0 to 255"};
+  if (!whole_number(by.red, 0, 255, fill[0]) || !whole_number(by.green, 0, 255, fill[1]) ||
+      !whole_number(by.blue, 0, 255, fill[2]))
+    return {Code::bad_parameters, "a fill outside 0 to 255"};
   const auto mode = static_cast<PadMode>(number);
   Planes next;
   const int64_t width = int64_t{image.width} + left + right;
@@ -143,14 +148,14 @@ Status pad(const Call& call, Canvas& canvas) {
 }
 
 Status gaussian_noise(const Call& call, Canvas& canvas) {
-  const double mean = call.values[0], sigma = call.values[1];
+  const auto by = call.as<operations::GaussianNoise>();
   int clip;
-  if (!(mean >= -10 && mean <= 10)) return {Code::bad_parameters, "a mean outside -10 to 10"};
-  if (!(sigma >= 0 && sigma <= 10)) return {Code::bad_parameters, "a sigma outside 0 to 10"};
-  if (!whole_number(call.values[2], 0, 1, clip)) return {Code::bad_parameters, "clip: 0 or 1"};
+  if (!(by.mean >= -10 && by.mean <= 10)) return {Code::bad_parameters, "a mean outside -10 to 10"};
+  if (!(by.sigma >= 0 && by.sigma <= 10)) return {Code::bad_parameters, "a sigma outside 0 to 10"};
+  if (!whole_number(by.clip, 0, 1, clip)) return {Code::bad_parameters, "clip: 0 or 1"};
   const Planes& image = canvas.image();
-  kernels().add_noise(image.data, image.size(), call.key, static_cast<float>(mean * 255),
-                      static_cast<float>(sigma * 255), clip);
+  kernels().add_noise(image.data, image.size(), call.key, static_cast<float>(by.mean * 255),
+                      static_cast<float>(by.sigma * 255), clip);
   return {};
 }
 

@@ -6,106 +6,140 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "augment/canvas.h"
+#include "augment/named_kind.h"
 #include "common.h"
 #include "status.h"
 
 namespace fastdata {
 
-// Each operation and the number of its values. Python has the names (`_native.OPERATIONS`).
+// Each operation, its struct and its parameters. Python has their names (`_native.OPERATIONS`).
 // Interpolation: 0 nearest, 1 bilinear, 2 bicubic. Filter: enum class Filter. Fills are 0 to 255, a
 // grey image takes the first.
-#define FASTDATA_OPERATIONS(O)                                                                \
+#define FASTDATA_MATRIX(P) P(a) P(b) P(c) P(d) P(e) P(f)
+#define FASTDATA_OPERATIONS(O, P)                                                             \
   /* factor: 0 to 1e6; 1 changes nothing */                                                   \
-  O(brightness, 1)                                                                            \
-  O(contrast, 1)                                                                              \
-  O(saturation, 1)                                                                            \
-  O(sharpness, 1)                                                                             \
-  /* factor: -0.5 to 0.5, parts of a turn */                                                  \
-  O(hue, 1)                                                                                   \
-  /* channels of the result: 1, or 3 equal ones */                                            \
-  O(grayscale, 1)                                                                             \
-  /* bits that are kept: 0 to 8 */                                                            \
-  O(posterize, 1)                                                                             \
+  O(brightness, Brightness, P(factor))                                                        \
+  O(contrast, Contrast, P(factor))                                                            \
+  O(saturation, Saturation, P(factor))                                                        \
+  O(sharpness, Sharpness, P(factor))                                                          \
+  /* -0.5 to 0.5 */                                                                           \
+  O(hue, Hue, P(turns))                                                                       \
+  /* of the result: 1, or 3 equal ones */                                                     \
+  O(grayscale, Grayscale, P(channels))                                                        \
+  /* that are kept: 0 to 8 */                                                                 \
+  O(posterize, Posterize, P(bits))                                                            \
   /* values from this one on are inverted: 0 to 256 */                                        \
-  O(solarize, 1)                                                                              \
+  O(solarize, Solarize, P(threshold))                                                         \
   /* what is added to values below a threshold: 0 to 255; the threshold: 0 to 256 */          \
-  O(solarize_add, 2)                                                                          \
-  O(autocontrast, 0)                                                                          \
-  O(equalize, 0)                                                                              \
-  O(invert, 0)                                                                                \
+  O(solarize_add, SolarizeAdd, P(added) P(threshold))                                         \
+  O(autocontrast, Autocontrast)                                                               \
+  O(equalize, Equalize)                                                                       \
+  O(invert, Invert)                                                                           \
   /* for each channel of the result the one it is taken from; not of grey images */           \
-  O(permute, 3)                                                                               \
+  O(permute, Permute, P(red) P(green) P(blue))                                                \
   /* kernel's width and height: odd, up to 255, less than twice the image's; sigma along x    \
      and along y: above 0 */                                                                  \
-  O(gaussian_blur, 4)                                                                         \
+  O(gaussian_blur, GaussianBlur, P(width) P(height) P(sigma_x) P(sigma_y))                    \
   /* Pillow's ImageFilter.GaussianBlur, three passes of a box. Standard deviation: 0 to 50 */ \
-  O(box_blur, 1)                                                                              \
+  O(box_blur, BoxBlur, P(sigma))                                                              \
   /* mean: -10 to 10, and sigma: 0 to 10, of pixels in [0, 1]; clip: 0 or 1.                  \
      Draws from the call's key */                                                             \
-  O(gaussian_noise, 3)                                                                        \
-  /* a to f: output pixel (x, y) is taken from (ax + by + c, dx + ey + f), as                 \
-     Image.transform has it; interpolation; fill R, G, B; the result's width and height */    \
-  O(affine, 12)                                                                               \
-  /* a to h, as Image.transform has them; interpolation; fill R, G, B */                      \
-  O(perspective, 12)                                                                          \
-  O(flip_horizontal, 0)                                                                       \
-  O(flip_vertical, 0)                                                                         \
-  /* left, top, width, height; within the image */                                            \
-  O(crop, 4)                                                                                  \
+  O(gaussian_noise, GaussianNoise, P(mean) P(sigma) P(clip))                                  \
+  /* output pixel (x, y) is taken from (ax + by + c, dx + ey + f), as Image.transform has it; \
+     the result's width and height */                                                         \
+  O(affine, Affine,                                                                           \
+    FASTDATA_MATRIX(P) P(interpolation) P(red) P(green) P(blue) P(width) P(height))           \
+  /* as Image.transform has it */                                                             \
+  O(perspective, Perspective,                                                                 \
+    FASTDATA_MATRIX(P) P(g) P(h) P(interpolation) P(red) P(green) P(blue))                    \
+  O(flip_horizontal, FlipHorizontal)                                                          \
+  O(flip_vertical, FlipVertical)                                                              \
+  /* within the image */                                                                      \
+  O(crop, Crop, P(left) P(top) P(width) P(height))                                            \
   /* the same of an image whose boxes are zeros if their middle is outside */                 \
-  O(iou_crop, 4)                                                                              \
-  /* Of boxes and points alone: moves them by x, y; */                                        \
-  O(shift_targets, 2)                                                                         \
+  O(iou_crop, IouCrop, P(left) P(top) P(width) P(height))                                     \
+  /* Of boxes and points alone: moves them; */                                                \
+  O(shift_targets, ShiftTargets, P(x) P(y))                                                   \
   /* of boxes alone: clamps them to the image; */                                             \
-  O(clamp_boxes, 0)                                                                           \
+  O(clamp_boxes, ClampBoxes)                                                                  \
   /* leaves out those below a size and an area, and those that reach outside */               \
-  O(sanitize_boxes, 2)                                                                        \
-  /* width, height, filter */                                                                 \
-  O(resize, 3)                                                                                \
-  /* left, top, right, bottom: 0 and more; mode: 0 constant, 1 edge, 2 reflect,               \
-     3 symmetric; fill R, G, B */                                                             \
-  O(pad, 8)                                                                                   \
-  /* As torchvision does it to tensors of bytes; the last value is 1 or 2: its v1 or v2 */    \
-  O(tensor_contrast, 2)                                                                       \
-  O(tensor_saturation, 2)                                                                     \
-  O(tensor_sharpness, 2)                                                                      \
-  O(tensor_hue, 2)                                                                            \
-  O(tensor_grayscale, 2)                                                                      \
-  O(tensor_autocontrast, 1)                                                                   \
-  /* a to f, of coordinates from the middle of the image; interpolation: 0 or 1; fill R,      \
-     G, B, or -1: none, and what is outside is 0 */                                           \
-  O(tensor_affine, 10)                                                                        \
-  /* a to h, as Image.transform has them; interpolation and fill likewise */                  \
-  O(tensor_perspective, 12)                                                                   \
+  O(sanitize_boxes, SanitizeBoxes, P(min_size) P(min_area))                                   \
+  O(resize, Resize, P(width) P(height) P(filter))                                             \
+  /* sides: 0 and more; mode: 0 constant, 1 edge, 2 reflect, 3 symmetric */                   \
+  O(pad, Pad, P(left) P(top) P(right) P(bottom) P(mode) P(red) P(green) P(blue))              \
+  /* As torchvision does it to tensors of bytes; version: 1 or 2 */                           \
+  O(tensor_contrast, TensorContrast, P(factor) P(version))                                    \
+  O(tensor_saturation, TensorSaturation, P(factor) P(version))                                \
+  O(tensor_sharpness, TensorSharpness, P(factor) P(version))                                  \
+  O(tensor_hue, TensorHue, P(turns) P(version))                                               \
+  O(tensor_grayscale, TensorGrayscale, P(channels) P(version))                                \
+  O(tensor_autocontrast, TensorAutocontrast, P(version))                                      \
+  /* of coordinates from the middle of the image; interpolation: 0 or 1; fill -1: none, and   \
+     what is outside is 0 */                                                                  \
+  O(tensor_affine, TensorAffine, FASTDATA_MATRIX(P) P(interpolation) P(red) P(green) P(blue)) \
+  O(tensor_perspective, TensorPerspective,                                                    \
+    FASTDATA_MATRIX(P) P(g) P(h) P(interpolation) P(red) P(green) P(blue))                    \
   /* A weighted sum of an image and of what becomes of it in several ways, truncated:         \
      mix_begin keeps the image, and has its weight; */                                        \
-  O(mix_begin, 1)                                                                             \
-  /* a weight: adds the image as it is now, and puts the kept one in its place; */            \
-  O(mix_add, 1)                                                                               \
-  /* a factor, 0 to 1: makes the sum so far its Image.blend with the image as it is now, and  \
-     puts the kept one in its place; */                                                       \
-  O(mix_blend, 1)                                                                             \
-  /* a factor, 0 to 1: puts Image.blend of the kept image and the sum in its place; 1: the    \
-     sum */                                                                                   \
-  O(mix_end, 1)
+  O(mix_begin, MixBegin, P(weight))                                                           \
+  /* adds the image as it is now, and puts the kept one in its place; */                      \
+  O(mix_add, MixAdd, P(weight))                                                               \
+  /* 0 to 1: makes the sum so far its Image.blend with the image as it is now, and puts the   \
+     kept one in its place; */                                                                \
+  O(mix_blend, MixBlend, P(factor))                                                           \
+  /* 0 to 1: puts Image.blend of the kept image and the sum in its place; 1: the sum */       \
+  O(mix_end, MixEnd, P(factor))
 
-#define FASTDATA_OPERATION(name, count) name,
-enum class Operation : uint8_t { FASTDATA_OPERATIONS(FASTDATA_OPERATION) };
+#define FASTDATA_OPERATION_VALUE(name) double name;
+#define FASTDATA_OPERATION(name, ...) name,
+enum class Operation : uint8_t {
+  FASTDATA_OPERATIONS(FASTDATA_OPERATION, FASTDATA_OPERATION_VALUE)
+};
 
-inline constexpr NamedKind kOperations[] = {FASTDATA_OPERATIONS(FASTDATA_NAMED_KIND)};
+/// The parameters of each operation.
+namespace operations {
+#define FASTDATA_OPERATION_STRUCT(name, Struct, ...)         \
+  struct Struct {                                            \
+    static constexpr Operation kOperation = Operation::name; \
+    __VA_ARGS__                                              \
+  };
+FASTDATA_OPERATIONS(FASTDATA_OPERATION_STRUCT, FASTDATA_OPERATION_VALUE)
+}  // namespace operations
 
-constexpr const NamedKind& info_of(Operation operation) {
-  return kOperations[static_cast<size_t>(operation)];
+const std::vector<NamedKind>& operation_kinds();
+
+inline const NamedKind& info_of(Operation operation) {
+  return operation_kinds()[static_cast<size_t>(operation)];
 }
 
+/// An operation and its parameters, in the order that they have there.
 struct Call {
   static constexpr int kMaxValues = 12;
 
   Operation operation;
   double values[kMaxValues] = {};  // the operation's own; the rest is ignored
   uint64_t key = 0;                // of operations that draw
+
+  template <typename Parameters>
+  static Call of(const Parameters& parameters) {
+    Call call{Parameters::kOperation};
+    if constexpr (!std::is_empty_v<Parameters>) {
+      static_assert(sizeof parameters <= sizeof call.values);
+      std::memcpy(call.values, &parameters, sizeof parameters);
+    }
+    return call;
+  }
+  /// Its parameters; they are those of its operation.
+  template <typename Parameters>
+  Parameters as() const {
+    Parameters parameters;
+    std::memcpy(&parameters, values, sizeof parameters);
+    return parameters;
+  }
 };
 
 /// Changes the canvas's image. Any values are safe: bad_parameters: one is out of its range or not
@@ -114,8 +148,8 @@ struct Call {
 Status augment(const Call& call, Canvas& canvas);
 
 // The operations. They rely on finite values, and check the ranges themselves.
-#define FASTDATA_OPERATION_FUNCTION(name, count) Status name(const Call& call, Canvas& canvas);
-FASTDATA_OPERATIONS(FASTDATA_OPERATION_FUNCTION)
+#define FASTDATA_OPERATION_FUNCTION(name, ...) Status name(const Call& call, Canvas& canvas);
+FASTDATA_OPERATIONS(FASTDATA_OPERATION_FUNCTION, FASTDATA_OPERATION_VALUE)
 
 /// Whether a value is an integer within [least, most]; if so, that integer.
 inline bool whole_number(double value, int least, int most, int& number) {

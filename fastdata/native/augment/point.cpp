@@ -59,15 +59,17 @@ void count(const Planes& image, int channel, uint32_t* counts) {
 }  // namespace
 
 Status brightness(const Call& call, Canvas& canvas) {
-  if (!is_factor(call.values[0])) return kBadFactor;
+  const auto by = call.as<operations::Brightness>();
+  if (!is_factor(by.factor)) return kBadFactor;
   Table table;
-  blend_from(0, static_cast<float>(call.values[0]), table);
+  blend_from(0, static_cast<float>(by.factor), table);
   look_up(canvas.image(), table);
   return {};
 }
 
 Status contrast(const Call& call, Canvas& canvas) {
-  if (!is_factor(call.values[0])) return kBadFactor;
+  const auto by = call.as<operations::Contrast>();
+  if (!is_factor(by.factor)) return kBadFactor;
   const Planes& image = canvas.image();
   const uint8_t* grey = image.data;
   if (image.channels == 3) {
@@ -80,27 +82,29 @@ Status contrast(const Call& call, Canvas& canvas) {
   const double pixels = static_cast<double>(image.width) * image.height;
   const int mean = static_cast<int>(static_cast<double>(sum) / pixels + 0.5);
   Table table;
-  blend_from(mean, static_cast<float>(call.values[0]), table);
+  blend_from(mean, static_cast<float>(by.factor), table);
   look_up(image, table);
   return {};
 }
 
 Status saturation(const Call& call, Canvas& canvas) {
-  if (!is_factor(call.values[0])) return kBadFactor;
+  const auto by = call.as<operations::Saturation>();
+  if (!is_factor(by.factor)) return kBadFactor;
   const Planes& image = canvas.image();
   if (image.channels == 3)
     kernels().saturate(image.plane(0), image.plane(1), image.plane(2), image.plane_size(),
-                       static_cast<float>(call.values[0]));
+                       static_cast<float>(by.factor));
   return {};
 }
 
 Status sharpness(const Call& call, Canvas& canvas) {
-  if (!is_factor(call.values[0])) return kBadFactor;
+  const auto by = call.as<operations::Sharpness>();
+  if (!is_factor(by.factor)) return kBadFactor;
   const Planes& image = canvas.image();
   if (image.width < 3 || image.height < 3) return {};  // Pillow's filter leaves it as it is
   Planes next;
   if (Status s = canvas.begin(image.width, image.height, image.channels, next); !s.ok()) return s;
-  const float factor = static_cast<float>(call.values[0]);
+  const float factor = static_cast<float>(by.factor);
   for (int c = 0; c < image.channels; c++)
     for (int y = 0; y < image.height; y++) {
       const uint8_t* row = image.row(c, y);
@@ -115,19 +119,20 @@ Status sharpness(const Call& call, Canvas& canvas) {
 }
 
 Status hue(const Call& call, Canvas& canvas) {
-  const double factor = call.values[0];
-  if (!(factor >= -0.5 && factor <= 0.5))
+  const auto by = call.as<operations::Hue>();
+  if (!(by.turns >= -0.5 && by.turns <= 0.5))
     return {Code::bad_parameters, "a hue factor outside -0.5 to 0.5"};
   const Planes& image = canvas.image();
   if (image.channels == 3)
     kernels().turn_hue(image.plane(0), image.plane(1), image.plane(2), image.plane_size(),
-                       static_cast<int>(factor * 255));
+                       static_cast<int>(by.turns * 255));
   return {};
 }
 
 Status grayscale(const Call& call, Canvas& canvas) {
+  const auto by = call.as<operations::Grayscale>();
   int channels;
-  if (!whole_number(call.values[0], 1, 3, channels) || channels == 2)
+  if (!whole_number(by.channels, 1, 3, channels) || channels == 2)
     return {Code::bad_parameters, "grayscale has 1 or 3 channels"};
   const Planes& image = canvas.image();
   if (image.channels == channels && channels == 1) return {};
@@ -143,25 +148,25 @@ Status grayscale(const Call& call, Canvas& canvas) {
 }
 
 Status posterize(const Call& call, Canvas& canvas) {
+  const auto by = call.as<operations::Posterize>();
   int bits;
-  if (!whole_number(call.values[0], 0, 8, bits))
-    return {Code::bad_parameters, "bits to keep: 0 to 8"};
+  if (!whole_number(by.bits, 0, 8, bits)) return {Code::bad_parameters, "bits to keep: 0 to 8"};
   invert_and_mask(canvas.image(), 256, 0xFF << (8 - bits));
   return {};
 }
 
 Status solarize(const Call& call, Canvas& canvas) {
-  const double threshold = call.values[0];
-  if (!(threshold >= 0 && threshold <= 256))
+  const auto by = call.as<operations::Solarize>();
+  if (!(by.threshold >= 0 && by.threshold <= 256))
     return {Code::bad_parameters, "a threshold outside 0 to 256"};
-  invert_and_mask(canvas.image(), static_cast<int>(std::ceil(threshold)), 0xFF);
+  invert_and_mask(canvas.image(), static_cast<int>(std::ceil(by.threshold)), 0xFF);
   return {};
 }
 
 Status solarize_add(const Call& call, Canvas& canvas) {
+  const auto by = call.as<operations::SolarizeAdd>();
   int added, threshold;
-  if (!whole_number(call.values[0], 0, 255, added) ||
-      !whole_number(call.values[1], 0, 256, threshold))
+  if (!whole_number(by.added, 0, 255, added) || !whole_number(by.threshold, 0, 256, threshold))
     return {Code::bad_parameters, "an addend outside 0 to 255, or a threshold outside 0 to 256"};
   Table table;
   fill(table, [=](int i) { return i < threshold ? std::min(i + added, 255) : i; });
@@ -211,12 +216,13 @@ Status invert(const Call&, Canvas& canvas) {
 }
 
 Status permute(const Call& call, Canvas& canvas) {
+  const auto by = call.as<operations::Permute>();
   const Planes& image = canvas.image();
   if (image.channels != 3) return {Code::bad_parameters, "a grey image has no channels to permute"};
   int from[3];
-  for (int c = 0; c < 3; c++)
-    if (!whole_number(call.values[c], 0, 2, from[c]))
-      return {Code::bad_parameters, "a channel outside 0 to 2"};
+  if (!whole_number(by.red, 0, 2, from[0]) || !whole_number(by.green, 0, 2, from[1]) ||
+      !whole_number(by.blue, 0, 2, from[2]))
+    return {Code::bad_parameters, "a channel outside 0 to 2"};
   Planes next;
   if (Status s = canvas.begin(image.width, image.height, 3, next); !s.ok()) return s;
   for (int c = 0; c < 3; c++) std::memcpy(next.plane(c), image.plane(from[c]), image.plane_size());

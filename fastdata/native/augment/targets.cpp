@@ -51,24 +51,26 @@ bool is_centred_in(const TargetBox& box, const TargetBox& crop) {
   return crop.x0 < x && x < crop.x1 && crop.y0 < y && y < crop.y1;
 }
 
-bool draw_iou_crop(const IoUCrop& of, uint64_t key, int width, int height,
-                   const std::vector<TargetBox>& boxes, std::optional<CropBox>& found) {
+bool draw_iou_crop(const steps::IouCrop& step, uint64_t key, int width, int height,
+                   const std::vector<TargetBox>& boxes, std::optional<CropBox>& drawn) {
   constexpr int kMostRounds = 1000;
-  const double* v = of.values;
-  if (!(v[0] >= 0 && v[0] <= 1 && v[1] >= 0 && v[1] <= 1)) return false;
+  const auto is_part = [](double value) { return value >= 0 && value <= 1; };
+  if (!is_part(step.least_part) || !is_part(step.most_part)) return false;
   uint64_t number = 0;
   for (int round = 0; round < kMostRounds; round++) {
-    const double least = of.options[draw_integer(key, number++, of.count)];
+    const double least =
+        step.options[static_cast<int>(draw_integer(key, number++, step.options.count))];
     if (least >= 1) return true;
-    for (int64_t trial = 0; static_cast<double>(trial) < v[4]; trial++, number += 4) {
+    for (int64_t trial = 0; static_cast<double>(trial) < step.trials; trial++, number += 4) {
       const auto part = [&](int side, int whole) {
-        return static_cast<int>(static_cast<float>(whole) *
-                                draw_uniform_single(key, number + side, v[0], v[1]));
+        return static_cast<int>(static_cast<float>(whole) * draw_uniform_single(key, number + side,
+                                                                                step.least_part,
+                                                                                step.most_part));
       };
       const int w = part(0, width), h = part(1, height);
       if (w < 1 || h < 1) continue;
       const double ratio = static_cast<double>(w) / h;
-      if (!(v[2] <= ratio && ratio <= v[3])) continue;
+      if (!(step.least_ratio <= ratio && ratio <= step.most_ratio)) continue;
       const auto place = [&](int side, int room) {
         return static_cast<int>(static_cast<float>(room) *
                                 draw_uniform_single(key, number + 2 + side, 0, 1));
@@ -83,7 +85,7 @@ bool draw_iou_crop(const IoUCrop& of, uint64_t key, int width, int height,
         enough = enough || !(overlap(one, crop) < static_cast<float>(least));
       }
       if (!any || !enough) continue;
-      found = CropBox{left, top, w, h};
+      drawn = CropBox{left, top, w, h};
       return true;
     }
   }
@@ -112,39 +114,6 @@ void Targets::then(const double (&step)[9]) {
     product[i] = row[0] * column[0] + row[1] * column[3] + row[2] * column[6];
   }
   std::copy_n(product, 9, matrix);
-}
-
-void Targets::move(const Call& call) {
-  const double* v = call.values;
-  const auto number = [&](int i) { return static_cast<int>(v[i]); };
-  const double w = width, h = height;
-  switch (call.operation) {
-    case Operation::flip_horizontal: return flip(true);
-    case Operation::flip_vertical: return flip(false);
-    case Operation::resize: return resize(number(0), number(1));
-    case Operation::pad: return pad(v);
-    case Operation::crop:
-      return crop(static_cast<float>(v[0]), static_cast<float>(v[1]), number(2), number(3));
-    case Operation::iou_crop:
-      return iou_crop(static_cast<float>(v[0]), static_cast<float>(v[1]), number(2), number(3));
-    case Operation::affine:
-      return warp({v[0], v[1], v[2], v[3], v[4], v[5], 0, 0, 1}, number(10), number(11));
-    case Operation::tensor_affine: {
-      // From the middle of the image, and back.
-      const double x = w / 2, y = h / 2;
-      return warp({v[0], v[1], v[2] + x - v[0] * x - v[1] * y, v[3], v[4],
-                   v[5] + y - v[3] * x - v[4] * y, 0, 0, 1},
-                  width, height);
-    }
-    case Operation::perspective:
-    case Operation::tensor_perspective:
-      return warp({v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], 1}, width, height);
-    case Operation::shift_targets: return shift(static_cast<float>(v[0]), static_cast<float>(v[1]));
-    case Operation::clamp_boxes: return clamp();
-    case Operation::sanitize_boxes:
-      return sanitize(static_cast<float>(v[0]), static_cast<float>(v[1]));
-    default: return;
-  }
 }
 
 void Targets::crop(float left, float top, int new_width, int new_height) {
@@ -194,12 +163,6 @@ void Targets::flip(bool across) {
     b = across ? TargetBox{w - b.x1, b.y0, w - b.x0, b.y1}
                : TargetBox{b.x0, h - b.y1, b.x1, h - b.y0};
   for (TargetPoint& p : points) (across ? p.x : p.y) = across ? (w - 1) - p.x : (h - 1) - p.y;
-}
-
-void Targets::pad(const double* sides) {
-  const auto left = static_cast<float>(sides[0]), top = static_cast<float>(sides[1]);
-  crop(-left, -top, width + static_cast<int>(sides[0] + sides[2]),
-       height + static_cast<int>(sides[1] + sides[3]));
 }
 
 /// A box becomes the one around its four corners. Where the image's size changes, its own corners

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "augment/operations.h"
+#include "augment/steps.h"
 #include "geometry/crops.h"
 
 namespace fastdata {
@@ -33,21 +34,19 @@ struct Targets {
   /// Begins with these boxes and points of an image.
   void begin(const TargetBox* boxes, size_t box_count, const TargetPoint* points,
              size_t point_count, int width, int height);
-  /// Does what the operation does to pixels; nothing, if it leaves them where they are.
-  void move(const Call& call);
   void crop(float left, float top, int width, int height);
   /// The same; boxes whose middle is outside become zeros.
   void iou_crop(float left, float top, int width, int height);
   void shift(float x, float y);
   void resize(int width, int height);
   void flip(bool across);
+  /// To an image of a size, whose pixels are taken from elsewhere by the inverse.
+  void warp(const double (&inverse)[9], int width, int height);
   void clamp();
   void sanitize(float min_size, float min_area);
 
  private:
   void truncate();
-  void pad(const double* sides);
-  void warp(const double (&inverse)[9], int width, int height);
   void then(const double (&step)[9]);
 };
 
@@ -57,17 +56,10 @@ float overlap(const TargetBox& box, const TargetBox& crop);
 /// Whether the middle of a box is within a crop.
 bool is_centred_in(const TargetBox& box, const TargetBox& crop);
 
-/// The parameters of RandomIoUCrop: parts of the image's sides from, to; ratio from, to; trials;
-/// and the options.
-struct IoUCrop {
-  const double *values, *options;
-  int count;  // of options
-};
-
 /// Draws torchvision's RandomIoUCrop of an image, from a key of its own; none, if that is drawn.
-/// Its parameters have single precision. False: 1000 rounds have
-/// found none, or the parts are not from 0 to 1.
-bool draw_iou_crop(const IoUCrop& of, uint64_t key, int width, int height,
-                   const std::vector<TargetBox>& boxes, std::optional<CropBox>& found);
+/// Its parameters have single precision. False: no crop in 1000 rounds, or the parts are not from 0
+/// to 1.
+bool draw_iou_crop(const steps::IouCrop& step, uint64_t key, int width, int height,
+                   const std::vector<TargetBox>& boxes, std::optional<CropBox>& drawn);
 
 }  // namespace fastdata

@@ -36,12 +36,11 @@ struct Blend {
   }
 };
 
-/// Reads the factor and version that a call begins with.
-Status read_blend(const Call& call, Blend& blend) {
-  if (!is_factor(call.values[0])) return kBadFactor;
-  if (!read_version(call.values[1], blend.second)) return kBadVersion;
-  blend.factor = static_cast<float>(call.values[0]);
-  blend.rest = static_cast<float>(1.0 - call.values[0]);
+Status read_blend(double factor, double version, Blend& blend) {
+  if (!is_factor(factor)) return kBadFactor;
+  if (!read_version(version, blend.second)) return kBadVersion;
+  blend.factor = static_cast<float>(factor);
+  blend.rest = static_cast<float>(1.0 - factor);
   return {};
 }
 
@@ -68,11 +67,12 @@ const uint8_t* grey_of(Canvas& canvas, bool second) {
 }  // namespace
 
 Status tensor_grayscale(const Call& call, Canvas& canvas) {
+  const auto by = call.as<operations::TensorGrayscale>();
   bool second;
   int channels;
-  if (!whole_number(call.values[0], 1, 3, channels) || channels == 2)
+  if (!whole_number(by.channels, 1, 3, channels) || channels == 2)
     return {Code::bad_parameters, "grayscale has 1 or 3 channels"};
-  if (!read_version(call.values[1], second)) return kBadVersion;
+  if (!read_version(by.version, second)) return kBadVersion;
   const Planes& image = canvas.image();
   const uint8_t* grey = grey_of(canvas, second);
   Planes next;
@@ -83,8 +83,9 @@ Status tensor_grayscale(const Call& call, Canvas& canvas) {
 }
 
 Status tensor_contrast(const Call& call, Canvas& canvas) {
+  const auto by = call.as<operations::TensorContrast>();
   Blend blend;
-  if (Status s = read_blend(call, blend); !s.ok()) return s;
+  if (Status s = read_blend(by.factor, by.version, blend); !s.ok()) return s;
   const Planes& image = canvas.image();
   const uint8_t* grey = grey_of(canvas, blend.second);
   uint64_t sum = 0;
@@ -98,8 +99,9 @@ Status tensor_contrast(const Call& call, Canvas& canvas) {
 }
 
 Status tensor_saturation(const Call& call, Canvas& canvas) {
+  const auto by = call.as<operations::TensorSaturation>();
   Blend blend;
-  if (Status s = read_blend(call, blend); !s.ok()) return s;
+  if (Status s = read_blend(by.factor, by.version, blend); !s.ok()) return s;
   const Planes& image = canvas.image();
   if (image.channels == 3)
     kernels().tensor_saturate(blend.second, image.plane(0), image.plane(1), image.plane(2),
@@ -108,8 +110,9 @@ Status tensor_saturation(const Call& call, Canvas& canvas) {
 }
 
 Status tensor_sharpness(const Call& call, Canvas& canvas) {
+  const auto by = call.as<operations::TensorSharpness>();
   Blend blend;
-  if (Status s = read_blend(call, blend); !s.ok()) return s;
+  if (Status s = read_blend(by.factor, by.version, blend); !s.ok()) return s;
   const Planes& image = canvas.image();
   const int width = image.width, height = image.height;
   if (width < 3 || height < 3) return {};
@@ -135,20 +138,22 @@ Status tensor_sharpness(const Call& call, Canvas& canvas) {
 }
 
 Status tensor_hue(const Call& call, Canvas& canvas) {
+  const auto by = call.as<operations::TensorHue>();
   bool second;
-  if (!(call.values[0] >= -0.5 && call.values[0] <= 0.5))
+  if (!(by.turns >= -0.5 && by.turns <= 0.5))
     return {Code::bad_parameters, "a hue factor outside -0.5 to 0.5"};
-  if (!read_version(call.values[1], second)) return kBadVersion;
+  if (!read_version(by.version, second)) return kBadVersion;
   const Planes& image = canvas.image();
   if (image.channels == 3)
     kernels().tensor_turn_hue(second, image.plane(0), image.plane(1), image.plane(2),
-                              image.plane_size(), static_cast<float>(call.values[0]));
+                              image.plane_size(), static_cast<float>(by.turns));
   return {};
 }
 
 Status tensor_autocontrast(const Call& call, Canvas& canvas) {
+  const auto by = call.as<operations::TensorAutocontrast>();
   bool second;
-  if (!read_version(call.values[0], second)) return kBadVersion;
+  if (!read_version(by.version, second)) return kBadVersion;
   const Planes& image = canvas.image();
   for (int c = 0; c < image.channels; c++) {
     uint8_t low = 255, high = 0;
@@ -169,43 +174,47 @@ Status tensor_autocontrast(const Call& call, Canvas& canvas) {
 }
 
 Status mix_begin(const Call& call, Canvas& canvas) {
-  if (!(std::abs(call.values[0]) <= 1)) return {Code::bad_parameters, "a weight outside -1 to 1"};
-  canvas.mix.begin(canvas.image(), static_cast<float>(call.values[0]));
+  const auto by = call.as<operations::MixBegin>();
+  if (!(std::abs(by.weight) <= 1)) return {Code::bad_parameters, "a weight outside -1 to 1"};
+  canvas.mix.begin(canvas.image(), static_cast<float>(by.weight));
   return {};
 }
 
 Status mix_add(const Call& call, Canvas& canvas) {
-  if (!(std::abs(call.values[0]) <= 1)) return {Code::bad_parameters, "a weight outside -1 to 1"};
+  const auto by = call.as<operations::MixAdd>();
+  if (!(std::abs(by.weight) <= 1)) return {Code::bad_parameters, "a weight outside -1 to 1"};
   const Planes& image = canvas.image();
   if (!canvas.mix.fits(image)) return kNotMixed;
-  kernels().add_weighted(image.data, image.size(), static_cast<float>(call.values[0]),
+  kernels().add_weighted(image.data, image.size(), static_cast<float>(by.weight),
                          canvas.mix.sums.get<float>());
   std::memcpy(image.data, canvas.mix.original.get(), image.size());
   return {};
 }
 
 Status mix_blend(const Call& call, Canvas& canvas) {
-  if (!is_part(call.values[0])) return kBadPart;
+  const auto by = call.as<operations::MixBlend>();
+  if (!is_part(by.factor)) return kBadPart;
   const Planes& image = canvas.image();
   if (!canvas.mix.fits(image)) return kNotMixed;
   const size_t size = image.size();
   float* sums = canvas.mix.sums.get<float>();
   uint8_t* sum = canvas.scratch.reserve(size);
   kernels().to_bytes(sums, size, sum);
-  blend_images(sum, image.data, size, static_cast<float>(call.values[0]), sum);
+  blend_images(sum, image.data, size, static_cast<float>(by.factor), sum);
   std::copy_n(sum, size, sums);
   std::memcpy(image.data, canvas.mix.original.get(), size);
   return {};
 }
 
 Status mix_end(const Call& call, Canvas& canvas) {
-  if (!is_part(call.values[0])) return kBadPart;
+  const auto by = call.as<operations::MixEnd>();
+  if (!is_part(by.factor)) return kBadPart;
   const Planes& image = canvas.image();
   if (!canvas.mix.fits(image)) return kNotMixed;
   const size_t size = image.size();
   kernels().to_bytes(canvas.mix.sums.get<float>(), size, image.data);
-  if (call.values[0] < 1)
-    blend_images(canvas.mix.original.get(), image.data, size, static_cast<float>(call.values[0]),
+  if (by.factor < 1)
+    blend_images(canvas.mix.original.get(), image.data, size, static_cast<float>(by.factor),
                  image.data);
   canvas.mix.clear();
   return {};

@@ -18,19 +18,15 @@ struct Fill {
   uint8_t channels[3];
 };
 
-bool read_fill(const double* values, Fill& fill) {
-  for (int c = 0; c < 3; c++) {
-    int value;
-    if (!whole_number(values[c], 0, 255, value)) return false;
-    fill.channels[c] = static_cast<uint8_t>(value);
-  }
-  return true;
-}
-
-bool read_interpolation(double value, Interpolation& interpolation) {
-  int number;
-  if (!whole_number(value, 0, 2, number)) return false;
+/// Reads the interpolation and fill of a warp; false if they are out of their range.
+template <typename Parameters>
+bool read_pixels(const Parameters& by, Interpolation& interpolation, Fill& fill) {
+  int number, channels[3];
+  if (!whole_number(by.interpolation, 0, 2, number) || !whole_number(by.red, 0, 255, channels[0]) ||
+      !whole_number(by.green, 0, 255, channels[1]) || !whole_number(by.blue, 0, 255, channels[2]))
+    return false;
   interpolation = static_cast<Interpolation>(number);
+  std::copy_n(channels, 3, fill.channels);
   return true;
 }
 
@@ -170,12 +166,14 @@ constexpr Status kBadWarp{Code::bad_parameters,
 }  // namespace
 
 Status affine(const Call& call, Canvas& canvas) {
-  const double* a = call.values;
+  const auto by = call.as<operations::Affine>();
+  const double a[6] = {by.a, by.b, by.c, by.d, by.e, by.f};
   Warp warp{};
   Fill fill;
   int width, height;
-  if (!read_interpolation(a[6], warp.interpolation) || !read_fill(a + 7, fill)) return kBadWarp;
-  if (!whole_number(a[10], 1, INT32_MAX, width) || !whole_number(a[11], 1, INT32_MAX, height))
+  if (!read_pixels(by, warp.interpolation, fill)) return kBadWarp;
+  if (!whole_number(by.width, 1, INT32_MAX, width) ||
+      !whole_number(by.height, 1, INT32_MAX, height))
     return {Code::bad_parameters, "a result without pixels"};
   warp.projection = Projection::affine;
   std::copy_n(a, 6, warp.coefficients);
@@ -191,12 +189,13 @@ Status affine(const Call& call, Canvas& canvas) {
 }
 
 Status perspective(const Call& call, Canvas& canvas) {
+  const auto by = call.as<operations::Perspective>();
   Warp warp{};
   Fill fill;
-  if (!read_interpolation(call.values[8], warp.interpolation) || !read_fill(call.values + 9, fill))
-    return kBadWarp;
+  if (!read_pixels(by, warp.interpolation, fill)) return kBadWarp;
   warp.projection = Projection::perspective;
-  std::copy_n(call.values, 8, warp.coefficients);
+  const double coefficients[8] = {by.a, by.b, by.c, by.d, by.e, by.f, by.g, by.h};
+  std::copy_n(coefficients, 8, warp.coefficients);
   const Planes& image = canvas.image();
   return warp_image(canvas, fill, warp, image.width, image.height);
 }
@@ -205,20 +204,32 @@ namespace {
 
 // Of tensors' coefficients, so that they stay finite in single precision.
 constexpr double kMaxCoefficient = 1e9;
+constexpr Status kBadCoefficient{Code::bad_parameters, "a coefficient beyond 1e9"};
 
-/// A grid's interpolation and fill, which follow its coefficients.
-Status read_grid(const double* values, int coefficients, Grid& grid) {
+/// A row of coefficients, of places from -1 to 1 instead of pixels. False: one is too large.
+bool read_row(double x, double y, double constant, int side, float (&row)[3]) {
+  const double coefficients[3] = {x, y, constant};
+  for (int i = 0; i < 3; i++) {
+    if (!(std::abs(coefficients[i]) <= kMaxCoefficient)) return false;
+    row[i] = static_cast<float>(coefficients[i]) / (static_cast<float>(side) * 0.5f);
+  }
+  return true;
+}
+
+/// Reads two rows of a grid, its interpolation and its fill.
+template <typename Parameters>
+Status read_grid(const Parameters& by, const Planes& image, Grid& grid) {
   int kind;
-  for (int i = 0; i < coefficients; i++)
-    if (!(std::abs(values[i]) <= kMaxCoefficient))
-      return {Code::bad_parameters, "a coefficient beyond 1e9"};
-  values += coefficients;
-  if (!whole_number(values[0], 0, 1, kind))
+  if (!read_row(by.a, by.b, by.c, image.width, grid.rows[0]) ||
+      !read_row(by.d, by.e, by.f, image.height, grid.rows[1]))
+    return kBadCoefficient;
+  if (!whole_number(by.interpolation, 0, 1, kind))
     return {Code::bad_parameters, "an interpolation outside 0 to 1"};
   grid.interpolation = static_cast<Interpolation>(kind);
-  for (int c = 0; c < 3; c++)
-    if (!whole_number(values[1 + c], -1, 255, grid.fill[c]))
-      return {Code::bad_parameters, "a fill outside -1 to 255"};
+  if (!whole_number(by.red, -1, 255, grid.fill[0]) ||
+      !whole_number(by.green, -1, 255, grid.fill[1]) ||
+      !whole_number(by.blue, -1, 255, grid.fill[2]))
+    return {Code::bad_parameters, "a fill outside -1 to 255"};
   grid.filled = *std::min_element(grid.fill, grid.fill + 3) >= 0;
   if (!grid.filled) std::fill_n(grid.fill, 3, 0);
   return {};
@@ -253,30 +264,23 @@ Status lay_grid(Grid& grid, Canvas& canvas) {
   return {};
 }
 
-/// A row of coefficients, of places from -1 to 1 instead of pixels.
-void scale_row(const double* coefficients, int side, float* row) {
-  for (int i = 0; i < 3; i++)
-    row[i] = static_cast<float>(coefficients[i]) / (static_cast<float>(side) * 0.5f);
-}
-
 }  // namespace
 
 Status tensor_affine(const Call& call, Canvas& canvas) {
+  const auto by = call.as<operations::TensorAffine>();
   Grid grid{};
-  if (Status s = read_grid(call.values, 6, grid); !s.ok()) return s;
-  scale_row(call.values, canvas.image().width, grid.rows[0]);
-  scale_row(call.values + 3, canvas.image().height, grid.rows[1]);
+  if (Status s = read_grid(by, canvas.image(), grid); !s.ok()) return s;
   return lay_grid(grid, canvas);
 }
 
 Status tensor_perspective(const Call& call, Canvas& canvas) {
+  const auto by = call.as<operations::TensorPerspective>();
   Grid grid{};
-  if (Status s = read_grid(call.values, 8, grid); !s.ok()) return s;
+  if (Status s = read_grid(by, canvas.image(), grid); !s.ok()) return s;
+  if (!(std::max(std::abs(by.g), std::abs(by.h)) <= kMaxCoefficient)) return kBadCoefficient;
   grid.perspective = true;
-  scale_row(call.values, canvas.image().width, grid.rows[0]);
-  scale_row(call.values + 3, canvas.image().height, grid.rows[1]);
-  grid.rows[2][0] = static_cast<float>(call.values[6]);
-  grid.rows[2][1] = static_cast<float>(call.values[7]);
+  grid.rows[2][0] = static_cast<float>(by.g);
+  grid.rows[2][1] = static_cast<float>(by.h);
   grid.rows[2][2] = 1;
   return lay_grid(grid, canvas);
 }

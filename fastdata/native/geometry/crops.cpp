@@ -29,14 +29,18 @@ CropBox central(const AreaAndRatio& ranges, int64_t width, int64_t height) {
 
 }  // namespace
 
-AreaAndRatio::AreaAndRatio(double least_area, double most_area, double least_ratio,
-                           double most_ratio, bool in_double)
+Ratio ratio_of(double value) {
+  return {value, portable_log(value), portable_log(static_cast<float>(value))};
+}
+
+AreaAndRatio::AreaAndRatio(double least_area, double most_area, const Ratio& least_ratio,
+                           const Ratio& most_ratio, bool in_double)
     : least_area_(least_area),
       most_area_(most_area),
-      least_ratio_(least_ratio),
-      most_ratio_(most_ratio),
-      low_(portable_log(in_double ? least_ratio : static_cast<float>(least_ratio))),
-      high_(portable_log(in_double ? most_ratio : static_cast<float>(most_ratio))),
+      least_ratio_(least_ratio.value),
+      most_ratio_(most_ratio.value),
+      low_(in_double ? least_ratio.log : least_ratio.single_log),
+      high_(in_double ? most_ratio.log : most_ratio.single_log),
       in_double_(in_double) {}
 
 void AreaAndRatio::draw(uint64_t key, uint64_t draw, double& area, double& ratio) const {

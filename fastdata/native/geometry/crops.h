@@ -8,13 +8,20 @@
 
 namespace fastdata {
 
+/// A ratio of two sides, above 0, and its logarithm: also of the ratio in single precision.
+struct Ratio {
+  double value, log, single_log;
+};
+
+Ratio ratio_of(double value);
+
 /// The parameters of RandomResizedCrop and RandomErasing.
 class AreaAndRatio {
  public:
   /// Areas are parts of the image's; ratios are width by height, or height by width. timm draws in
   /// double precision, torchvision in single.
-  AreaAndRatio(double least_area, double most_area, double least_ratio, double most_ratio,
-               bool in_double);
+  AreaAndRatio(double least_area, double most_area, const Ratio& least_ratio,
+               const Ratio& most_ratio, bool in_double);
 
   /// Draws one of each, from draws `draw` and `draw` + 1.
   void draw(uint64_t key, uint64_t draw, double& area, double& ratio) const;

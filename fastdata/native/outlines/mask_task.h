@@ -36,7 +36,7 @@ class MaskTask final : public Task {
  public:
   Outlines outlines;
   const Cut* cuts = nullptr;                      // one an image
-  const PixelProgram* program = nullptr;          // of masks; null: none
+  const StepProgram* program = nullptr;           // of masks; null: none
   const std::vector<Targets>* targets = nullptr;  // after the cuts, for a program that needs boxes
   uint8_t fill = 0;                               // of what cuts have outside the image
   std::vector<int32_t> kept;                      // of each image: numbers of objects to paint

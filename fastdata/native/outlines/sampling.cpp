@@ -50,8 +50,8 @@ Status Sampling::move(const Cut& cut, uint8_t fill) {
 
 Status Sampling::move(const Call& call, bool& done) {
   done = true;
-  for (int i = 0; i < info_of(call.operation).values; i++)
-    if (!std::isfinite(call.values[i])) return {Code::bad_parameters, "a value that is not finite"};
+  for (const double value : call.values)
+    if (!std::isfinite(value)) return {Code::bad_parameters, "a value that is not finite"};
   switch (call.operation) {
     case Operation::flip_horizontal: std::reverse(columns_.begin(), columns_.end()); return {};
     case Operation::flip_vertical: std::reverse(rows_.begin(), rows_.end()); return {};
@@ -59,17 +59,18 @@ Status Sampling::move(const Call& call, bool& done) {
     case Operation::clamp_boxes:
     case Operation::sanitize_boxes: return {};
     case Operation::crop:
-    case Operation::iou_crop: return crop(call.values);
+    case Operation::iou_crop: return crop(call.as<operations::Crop>());  // of the same parameters
     case Operation::resize: {
+      const auto by = call.as<operations::Resize>();
       int width, height;
-      if (!whole_number(call.values[0], 1, kLongestSide, width) ||
-          !whole_number(call.values[1], 1, kLongestSide, height))
+      if (!whole_number(by.width, 1, kLongestSide, width) ||
+          !whole_number(by.height, 1, kLongestSide, height))
         return {Code::bad_parameters, "a size outside 1 to 2^24"};
       resize(columns_, width);
       resize(rows_, height);
       return {};
     }
-    case Operation::pad: return pad(call.values);
+    case Operation::pad: return pad(call.as<operations::Pad>());
     default: done = false; return {};
   }
 }
@@ -97,28 +98,29 @@ void Sampling::resize(std::vector<int32_t>& places, int count) {
   places.swap(other_);
 }
 
-Status Sampling::crop(const double* values) {
+Status Sampling::crop(const operations::Crop& by) {
   int left, top, width, height;
-  if (!whole_number(values[0], 0, this->width() - 1, left) ||
-      !whole_number(values[1], 0, this->height() - 1, top) ||
-      !whole_number(values[2], 1, this->width() - left, width) ||
-      !whole_number(values[3], 1, this->height() - top, height))
+  if (!whole_number(by.left, 0, this->width() - 1, left) ||
+      !whole_number(by.top, 0, this->height() - 1, top) ||
+      !whole_number(by.width, 1, this->width() - left, width) ||
+      !whole_number(by.height, 1, this->height() - top, height))
     return {Code::bad_parameters, "a crop outside the image"};
   crop(columns_, left, width, 0);
   crop(rows_, top, height, 0);
   return {};
 }
 
-Status Sampling::pad(const double* values) {
+Status Sampling::pad(const operations::Pad& by) {
   int left, top, right, bottom, number, fill;
-  int* const sides[4] = {&left, &top, &right, &bottom};
-  for (int i = 0; i < 4; i++)
-    if (!whole_number(values[i], 0, kLongestSide, *sides[i]))
-      return {Code::bad_parameters, "a padding outside 0 to 2^24"};
-  if (!whole_number(values[4], 0, 3, number))
+  const auto is_side = [](double size, int& side) {
+    return whole_number(size, 0, kLongestSide, side);
+  };
+  if (!is_side(by.left, left) || !is_side(by.top, top) || !is_side(by.right, right) ||
+      !is_side(by.bottom, bottom))
+    return {Code::bad_parameters, "a padding outside 0 to 2^24"};
+  if (!whole_number(by.mode, 0, 3, number))
     return {Code::bad_parameters, "a padding mode outside 0 to 3"};
-  if (!whole_number(values[5], 0, 255, fill))
-    return {Code::bad_parameters, "a fill outside 0 to 255"};
+  if (!whole_number(by.red, 0, 255, fill)) return {Code::bad_parameters, "a fill outside 0 to 255"};
   if (width() + left + right > 3 * kLongestSide || height() + top + bottom > 3 * kLongestSide)
     return {Code::too_large, "an image of more than 2^24 pixels a side"};
   const auto mode = static_cast<PadMode>(number);

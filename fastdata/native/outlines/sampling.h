@@ -38,8 +38,8 @@ class Sampling {
   int32_t add_fill(uint8_t value);
   static void crop(std::vector<int32_t>& places, int64_t first, int count, int32_t outside);
   void resize(std::vector<int32_t>& places, int count);
-  Status crop(const double* values);
-  Status pad(const double* values);
+  Status crop(const operations::Crop& by);
+  Status pad(const operations::Pad& by);
 };
 
 }  // namespace fastdata

@@ -176,7 +176,6 @@ PYBIND11_MODULE(_native, m) {
 
   bind_augment(m);
   bind_extents(m);
-  bind_geometry(m);
   bind_plan(m);
   bind_program(m);
   bind_records(m);
@@ -191,7 +190,6 @@ PYBIND11_MODULE(_native, m) {
 // One translation unit: most of compiling these is pybind11's headers and templates.
 #include "python/bindings_augment.cpp"
 #include "python/bindings_extents.cpp"
-#include "python/bindings_geometry.cpp"
 #include "python/bindings_job.cpp"
 #include "python/bindings_plan.cpp"
 #include "python/bindings_program.cpp"

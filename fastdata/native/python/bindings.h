@@ -7,7 +7,6 @@ namespace fastdata {
 
 void bind_augment(pybind11::module_& m);
 void bind_extents(pybind11::module_& m);
-void bind_geometry(pybind11::module_& m);
 void bind_job(pybind11::module_& m);
 void bind_outlines(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);

@@ -19,9 +19,9 @@ namespace {
 
 Call parse_call(const std::string& name, const std::vector<double>& values, uint64_t key) {
   Call call;
-  if (!parse_kind(kOperations, name, call.operation))
+  if (!parse_kind(operation_kinds(), name, call.operation))
     throw py::value_error("operation '" + name + "': not one of _native.OPERATIONS");
-  const size_t count = info_of(call.operation).values;
+  const size_t count = info_of(call.operation).parameters.size();
   if (values.size() != count)
     throw py::value_error(name + " takes " + std::to_string(count) + " values, not " +
                           std::to_string(values.size()));
@@ -113,9 +113,6 @@ std::vector<double> time_augment(const py::object& pixels, const std::string& na
 }  // namespace
 
 void bind_augment(py::module_& m) {
-  py::dict operations;
-  for (const NamedKind& info : kOperations) operations[info.name] = info.values;
-  m.attr("OPERATIONS") = operations;
   m.def("augment", &augment_python, py::arg("pixels"), py::arg("operation"), py::arg("values"),
         py::arg("key") = 0);
   m.def("time_augment", &time_augment, py::arg("pixels"), py::arg("operation"), py::arg("values"),

@@ -229,7 +229,7 @@ struct Rendering {
   std::string dtype;
   Numbers mean, deviation;
   py::object cuts;
-  std::optional<std::pair<py::object, uint64_t>> drawn;  // geometry and key, instead of cuts
+  std::optional<uint64_t> key;  // of the view, instead of cuts
   py::object program;
   std::array<uint8_t, 3> fill;
   py::object targets;
@@ -259,16 +259,15 @@ class ViewTask {
       output.offset = normalisation_->offset;
     }
     std::copy(rendering_.fill.begin(), rendering_.fill.end(), task_->options.fill);
-    if (rendering_.drawn.has_value() != (rows != nullptr) ||
-        (rendering_.drawn && !rendering_.cuts.is_none()))
-      throw py::value_error("rows, and rows alone, need drawn=, instead of cuts");
+    const bool draws = rendering_.key.has_value();
+    if (draws != (rows != nullptr) || (draws && (!rendering_.cuts.is_none() || !task_->program)))
+      throw py::value_error("rows, and rows alone, need a key and a program, instead of cuts");
     if (rows) {
       if (!rendering_.targets.is_none())
         throw py::value_error("targets are for cuts, and for as many samples");
       task_->lookup = rows->lookup;
       task_->extents = rows->lookup->extents;
-      task_->geometry = &py::cast<const Geometry&>(rendering_.drawn->first);
-      task_->key = rendering_.drawn->second;
+      task_->key = *rendering_.key;
     } else {
       add_samples(count);
     }
@@ -310,12 +309,13 @@ class ViewTask {
   void add_program(int channels) {
     const py::object& program = rendering_.program;
     if (!program.is_none()) {
-      if (rendering_.cuts.is_none() && !rendering_.drawn)
-        throw py::value_error("a program needs cuts, which have its keys");
-      task_->options.program = &py::cast<const PixelProgram&>(program);
-    } else if (channels == 1) {
-      throw py::value_error("out of one channel needs a program that makes images grey");
+      task_->program = &py::cast<const StepProgram&>(program);
+      if (task_->program->changes_pixels()) task_->options.program = task_->program;
     }
+    if (task_->options.program && rendering_.cuts.is_none() && !rendering_.key)
+      throw py::value_error("a program needs cuts, which have its keys");
+    if (!task_->options.program && channels == 1)
+      throw py::value_error("out of one channel needs a program that makes images grey");
   }
 
   void add_samples(size_t count) {
@@ -506,11 +506,10 @@ void bind_job(py::module_& m) {
       .def("cancel", &PendingWork::cancel)
       .def("failures", &PendingWork::failures);
   py::class_<Rendering>(m, "Rendering")
-      .def(py::init<py::object, std::string, Numbers, Numbers, py::object,
-                    std::optional<std::pair<py::object, uint64_t>>, py::object,
-                    std::array<uint8_t, 3>, py::object>(),
+      .def(py::init<py::object, std::string, Numbers, Numbers, py::object, std::optional<uint64_t>,
+                    py::object, std::array<uint8_t, 3>, py::object>(),
            py::arg("out"), py::kw_only(), py::arg("dtype") = "uint8", py::arg("mean") = py::none(),
-           py::arg("std") = py::none(), py::arg("cuts") = py::none(), py::arg("drawn") = py::none(),
+           py::arg("std") = py::none(), py::arg("cuts") = py::none(), py::arg("key") = py::none(),
            py::arg("program") = py::none(), py::arg("fill") = std::array<uint8_t, 3>{},
            py::arg("targets") = py::none())
       .def("one", &Rendering::one, py::arg("index"), py::arg("cut"))

@@ -90,7 +90,7 @@ class MaskJob : public PendingWork {
     task_->cuts = cuts_of(cuts, count);
     if (!task_->cuts) throw py::value_error("masks need cuts");
     task_->fill = fill;
-    if (!program.is_none()) task_->program = &py::cast<const PixelProgram&>(program);
+    if (!program.is_none()) task_->program = &py::cast<const StepProgram&>(program);
     if (!targets.is_none()) {
       task_->targets = &py::cast<const BoundTargets&>(targets).all;
       if (task_->targets->size() != count)

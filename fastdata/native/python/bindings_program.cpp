@@ -3,6 +3,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "augment/program.h"
+#include "geometry/crops.h"
 #include "geometry/cut.h"
 #include "python/bindings_targets.h"
 #include "python/python_view.h"
@@ -18,7 +20,7 @@ namespace fastdata {
 namespace {
 
 // As in fastdata/transforms/tree.py; a tuple has the order of its class's fields.
-using NodeTuple = std::tuple<std::string, std::string, int, int, int, uint64_t>;
+using NodeTuple = std::tuple<std::string, int, int, uint64_t>;  // kind, end, first value, draw
 using ValueTuple = std::tuple<std::string, uint64_t, double, double, int, int, int, double, double,
                               int64_t, double, int>;
 
@@ -30,15 +32,15 @@ ValueKind parse_value_kind(const std::string& name) {
 }
 
 Node node_of(const NodeTuple& tuple) {
-  const auto& [kind, operation, end, first_value, values, draw] = tuple;
+  const auto& [kind, end, first_value, draw] = tuple;
   Node node;
-  if (!parse_kind(kNodes, kind, node.kind))
-    throw py::value_error("a kind of node that there is not: " + kind);
-  if (node.kind == NodeKind::call && !parse_kind(kOperations, operation, node.operation))
-    throw py::value_error("an operation that there is not: " + operation);
+  if (!parse_kind(step_kinds(), kind, node.kind)) {
+    node.kind = StepKind::call;
+    if (!parse_kind(operation_kinds(), kind, node.operation))
+      throw py::value_error("a kind of step that there is not: " + kind);
+  }
   node.end = end;
   node.first_value = first_value;
-  node.values = values;
   node.draw = draw;
   return node;
 }
@@ -53,18 +55,49 @@ Value value_of(const ValueTuple& tuple) {
       static_cast<Unit>(unit), least, greatest, sign_draw, plus,  static_cast<Rounding>(rounding)};
 }
 
-std::unique_ptr<PixelProgram> make_program(const std::vector<NodeTuple>& nodes,
-                                           const std::vector<ValueTuple>& values,
-                                           const std::vector<double>& tables) {
+std::unique_ptr<StepProgram> make_program(const std::vector<NodeTuple>& nodes,
+                                          const std::vector<ValueTuple>& values,
+                                          const std::vector<double>& tables, int leading) {
   std::vector<Node> all_nodes;
   std::vector<Value> all_values;
   for (const NodeTuple& node : nodes) all_nodes.push_back(node_of(node));
   for (const ValueTuple& value : values) all_values.push_back(value_of(value));
-  return std::make_unique<PixelProgram>(std::move(all_nodes), std::move(all_values), tables);
+  return std::make_unique<StepProgram>(std::move(all_nodes), std::move(all_values), tables,
+                                       leading);
+}
+
+py::array_t<Cut> draw_cuts(const StepProgram& program, const Row<int64_t>& widths,
+                           const Row<int64_t>& heights, const Row<uint64_t>& keys) {
+  const py::ssize_t count = keys.size();
+  if (keys.ndim() != 1 || widths.ndim() != 1 || heights.ndim() != 1 || widths.size() != count ||
+      heights.size() != count)
+    throw py::value_error("widths, heights and keys must have one axis, equally long");
+  py::array_t<Cut> cuts(count);
+  // Damaged records have sizes below 1; the decoder refuses those images.
+  const int64_t *width = widths.data(), *height = heights.data();
+  const uint64_t* key = keys.data();
+  Cut* cut = cuts.mutable_data();
+  for (py::ssize_t i = 0; i < count; i++)
+    cut[i] = program.cut(key[i], std::max<int64_t>(width[i], 1), std::max<int64_t>(height[i], 1));
+  return cuts;
+}
+
+std::pair<int64_t, int64_t> resized_shorter_python(int64_t width, int64_t height, int64_t shorter,
+                                                   int64_t bound) {
+  const Size size = resized_shorter(static_cast<double>(width), static_cast<double>(height),
+                                    static_cast<double>(shorter), static_cast<double>(bound));
+  return {static_cast<int64_t>(size.width), static_cast<int64_t>(size.height)};
+}
+
+/// The names of a kind's parameters.
+py::tuple names_of(const NamedKind& kind) {
+  py::list names;
+  for (const Parameter& parameter : kind.parameters) names.append(parameter.name);
+  return py::tuple(names);
 }
 
 /// ([(operation, values)], [(left, top, width, height)], width, height).
-py::tuple draw(const PixelProgram& program, uint64_t key, int width, int height,
+py::tuple draw(const StepProgram& program, uint64_t key, int width, int height,
                const BoundTargets* targets) {
   Drawn drawn;
   Targets moved = targets ? targets->all.at(0) : Targets{};
@@ -73,8 +106,8 @@ py::tuple draw(const PixelProgram& program, uint64_t key, int width, int height,
   py::list calls, erased;
   for (const Call& call : drawn.calls) {
     const NamedKind& info = info_of(call.operation);
-    calls.append(
-        py::make_tuple(info.name, std::vector<double>(call.values, call.values + info.values)));
+    calls.append(py::make_tuple(
+        info.name, std::vector<double>(call.values, call.values + info.parameters.size())));
   }
   for (const Erasure& e : drawn.erasures)
     erased.append(py::make_tuple(e.left, e.top, e.width, e.height));
@@ -82,7 +115,7 @@ py::tuple draw(const PixelProgram& program, uint64_t key, int width, int height,
 }
 
 /// (width, height) of each image after it, whose canvas it begins with; 0 where it does not fit.
-py::array_t<int32_t> sizes(const PixelProgram& program,
+py::array_t<int32_t> sizes(const StepProgram& program,
                            const py::array_t<Cut, py::array::c_style>& cuts) {
   py::array_t<int32_t> found({cuts.size(), py::ssize_t{2}});
   const Cut* cut = cuts.data();
@@ -105,19 +138,27 @@ std::vector<float> linspace_python(double start, double end, int count) {
 }  // namespace
 
 void bind_program(py::module_& m) {
-  py::list nodes, values;
-#define FASTDATA_NODE_NAME(name, count) nodes.append(#name);
-  FASTDATA_NODES(FASTDATA_NODE_NAME)
-#define FASTDATA_VALUE_NAME(name) values.append(#name);
-  FASTDATA_VALUES(FASTDATA_VALUE_NAME)
-  m.attr("NODES") = py::tuple(nodes);
-  m.attr("VALUES") = py::tuple(values);
+  PYBIND11_NUMPY_DTYPE(Cut, box, size, window, canvas, too_small, found, filter, flip, whole,
+                       padding, key, matrix);
+  m.attr("FILTERS") = py::make_tuple("nearest", "bilinear", "bicubic", "lanczos", "nearest_floor");
+  m.attr("CUT") = py::dtype::of<Cut>();
+  py::dict steps, operations;
+  for (const NamedKind& kind : step_kinds())
+    steps[kind.name] = py::make_tuple(kind.draws, names_of(kind));
+  for (const NamedKind& kind : operation_kinds()) operations[kind.name] = names_of(kind);
+  m.attr("STEPS") = steps;
+  m.attr("OPERATIONS") = operations;
   m.def("linspace", &linspace_python, py::arg("start"), py::arg("end"), py::arg("count"));
-  py::class_<PixelProgram>(m, "PixelProgram")
-      .def(py::init(&make_program), py::arg("nodes"), py::arg("values"), py::arg("tables"))
+  m.def("resized_shorter", &resized_shorter_python, py::arg("width"), py::arg("height"),
+        py::arg("shorter"), py::arg("bound"));
+  py::class_<StepProgram>(m, "StepProgram")
+      .def(py::init(&make_program), py::arg("nodes"), py::arg("values"), py::arg("tables"),
+           py::arg("leading") = 0)
+      .def("cuts", &draw_cuts, py::arg("widths"), py::arg("heights"), py::arg("keys"))
       .def("draw", &draw, py::arg("key"), py::arg("width"), py::arg("height"),
            py::arg("targets") = py::none())
-      .def("sizes", &sizes, py::arg("cuts"));
+      .def("sizes", &sizes, py::arg("cuts"))
+      .def_property_readonly("changes_pixels", &StepProgram::changes_pixels);
 }
 
 }  // namespace fastdata

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "augment/program.h"
-#include "geometry/geometry.h"
 #include "python/bindings.h"
 #include "python/python_view.h"
 
@@ -41,15 +40,15 @@ std::unique_ptr<BoundTargets> make_targets(const Row<int32_t>& widths, const Row
   return bound;
 }
 
-/// Draws the geometry of each image, and moves its targets.
-py::array_t<Cut> cut(BoundTargets& targets, const Geometry& geometry, const Row<uint64_t>& keys) {
+/// Draws the leading steps for each image, and moves its targets.
+py::array_t<Cut> cut(BoundTargets& targets, const StepProgram& program, const Row<uint64_t>& keys) {
   const auto count = static_cast<py::ssize_t>(targets.all.size());
   if (keys.ndim() != 1 || keys.size() != count) throw py::value_error("not a key for each image");
   py::array_t<Cut> cuts(count);
   Cut* found = cuts.mutable_data();
   for (Targets& one : targets.all) {
     const uint64_t key = keys.at(found - cuts.data());
-    *found++ = geometry.draw(key, one.width, one.height, &one);
+    *found++ = program.cut(key, one.width, one.height, &one);
   }
   return cuts;
 }
@@ -64,7 +63,7 @@ py::array_t<float> table(const std::vector<T>& items, py::ssize_t columns) {
 /// matrices) after a program. Passed says of each of the image's first boxes how many times
 /// `sanitize` left it. A size is 1 x 1 where the program does not fit.
 py::tuple after(const BoundTargets& targets, const Row<uint64_t>& keys,
-                const PixelProgram* program) {
+                const StepProgram* program) {
   const auto count = static_cast<py::ssize_t>(targets.all.size());
   if (keys.ndim() != 1 || keys.size() != count) throw py::value_error("not a key for each image");
   std::vector<TargetBox> boxes;
@@ -111,7 +110,7 @@ void bind_targets(py::module_& m) {
   py::class_<BoundTargets>(m, "Targets")
       .def(py::init(&make_targets), py::arg("widths"), py::arg("heights"), py::arg("boxes"),
            py::arg("box_offsets"), py::arg("points"), py::arg("point_offsets"), py::arg("whole"))
-      .def("cut", &cut, py::arg("geometry"), py::arg("keys"))
+      .def("cut", &cut, py::arg("program"), py::arg("keys"))
       .def("one", &one, py::arg("number"))
       .def("after", &after, py::arg("keys"), py::arg("program") = py::none());
 }
