@@ -234,7 +234,8 @@ class ImageField(EncodedField):
             for pending in state.pending:
                 self._collect(batch, state, pending)
             state.pending.clear()
-            state.stage, state.job = Stage.ALONE, Futures(state.alone.values())
+            state.stage = Stage.ALONE
+            state.job = Futures(state.alone.values()) if state.alone else None
         else:
             self._take_alone(batch, state)
             state.draw.settle()

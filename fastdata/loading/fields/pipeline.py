@@ -66,7 +66,7 @@ class Pipeline:
 
     def begin(self, planned: Planned, key: int) -> Batch:
         """Begin a batch, with the epoch's key."""
-        batch = Batch(planned, key)
+        batch = Batch(planned, key, advancing=self._fields)
         for one in self._fields:
             one.begin(batch)
         self.advance(batch)
@@ -74,8 +74,7 @@ class Pipeline:
 
     def advance(self, batch: Batch) -> None:
         """Start the next stages of a batch; see `BatchField.advance`."""
-        for one in self._fields:
-            one.advance(batch)
+        batch.advancing = [one for one in batch.advancing if one.advance(batch)]
 
     def ready(self, batch: Batch) -> bool:
         """Return whether `finish` would return at once, as of the last `advance`."""
