@@ -42,9 +42,8 @@ from fastdata.loading.fields.targets import (
     TargetReader,
     joint_of,
     require_still,
-    warn_of_boxes,
+    warn_of_fields,
     warn_of_targets,
-    warn_of_turned,
 )
 from fastdata.once import once
 from fastdata.remote.options import RemoteOptions
@@ -52,7 +51,7 @@ from fastdata.staging.place import DatasetPlace
 from fastdata.staging.staged import tell_of_copy
 from fastdata.storage.cache import Cache
 from fastdata.storage.field_source import FieldSource, MissingError
-from fastdata.storage.fields import IMAGES, LABEL
+from fastdata.storage.fields import IMAGES
 from fastdata.storage.hugging_face import Hub, is_hub, open_hub, split_formats
 from fastdata.storage.learnt import LearningSource
 from fastdata.storage.listed import FileList, FilesSource
@@ -211,22 +210,12 @@ class ImageDataset(FolderAttributes, NativeSamples):
         if not self.is_remote:
             self._place.require_local_options()
         self._require_still(tell=True)
-        self._warn_of_fields(transforms is not None and fields is None)
-
-    def _warn_of_fields(self, by_default: bool) -> None:
-        """Warn of fields that may not be meant; ``by_default``: a joint transform gets few."""
-        fields, path = self._source.fields, self.path
-        unknown = [one for one in fields if one.name not in (self._formats or {})]
-        for name in ("transform", "transforms"):
-            warn_of_boxes(name, getattr(self, name), self._fields, unknown)
-        if by_default:
-            warn_of_targets(path, self._fields, fields)
+        by_name = {"transform": self.transform, "transforms": transforms}
+        warn_of_fields(self.path, self._source, self._fields, formats or {}, by_name)
+        if transforms is not None and fields is None:
+            warn_of_targets(self.path, self._fields, self._source.fields)
         if self._source.capabilities.row_groups:
             warn_of_row_groups(str(self._source.location))
-        if isinstance(self._source, IndexedSource):
-            fits = self.manifest.source.get("exif_transpose", self.exif_transpose)
-            if fits != self.exif_transpose:
-                warn_of_turned(path, self._fields, fields, fits)
 
     @classmethod
     def from_table(
@@ -624,20 +613,6 @@ class ImageDataset(FolderAttributes, NativeSamples):
         found = self._source.column(name)
         # Numbers share the memory that later lookups take them from.
         return found.copy() if isinstance(found, np.ndarray) else found
-
-    @property
-    def labels(self) -> npt.NDArray[np.int32]:
-        """A new array of all labels, int32, shape (N,): for samplers that balance classes.
-
-        Raises:
-            UsageError: The dataset has none.
-        """
-        if LABEL not in self._source.fields:
-            raise NoAttributeError(
-                f"{self.path}: its samples have no labels",
-                "Take column(name) for another column.",
-            )
-        return self._source.column("label").astype(np.int32)
 
 
 # Methods that decide which samples an `ImageDataset` has, and what they are.

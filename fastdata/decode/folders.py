@@ -5,14 +5,18 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from fastdata.decode.limits import Limits
 from fastdata.decode.pillow import RGB, Style
 from fastdata.errors import FastdataError, NoAttributeError, SampleError, UsageError
 from fastdata.remote.patterns import pattern_of
+from fastdata.storage.fields import LABEL
 from fastdata.storage.hugging_face import streamed_files
 from fastdata.storage.listed import FilesSource
+from fastdata.storage.source import Source
 from fastdata.text import class_name
 from fastdata.transforms.identity import changed, fresh_look, is_code
 
@@ -144,13 +148,27 @@ def load_by_folder(folder: Any, source: FilesSource, row: int, limits: Limits) -
 
 
 class FolderAttributes:
-    """Attributes of torchvision's folders, for a dataset that takes a folder's place."""
+    """Labels and files, under torchvision's names, of a dataset that takes a folder's place."""
 
     path: Any
     folder: Any
     classes: list[str]
-    labels: Any
+    _source: Source
     _targets: list[int] | None = None
+
+    @property
+    def labels(self) -> npt.NDArray[np.int32]:
+        """A new array of all labels, int32, shape (N,): for samplers that balance classes.
+
+        Raises:
+            UsageError: The dataset has none.
+        """
+        if LABEL not in self._source.fields:
+            raise NoAttributeError(
+                f"{self.path}: its samples have no labels",
+                "Take column(name) for another column.",
+            )
+        return self._source.column("label").astype(np.int32)
 
     @property
     def targets(self) -> list[int]:
