@@ -25,6 +25,7 @@ from fastdata.errors import DatasetError, SourceError, UsageError, warn
 from fastdata.remote.filesystem import remove, upload
 from fastdata.remote.manifests import read_manifest
 from fastdata.remote.urls import is_url, join_url, redact
+from fastdata.storage.encodings import DEFAULT_STRIDE
 from fastdata.storage.fields import IMAGE_AND_LABEL
 from fastdata.storage.files import write_whole
 from fastdata.storage.manifest import (
@@ -37,7 +38,6 @@ from fastdata.storage.manifest import (
     PartsManifest,
     has_manifest,
 )
-from fastdata.storage.source import DEFAULT_STRIDE
 from fastdata.text import human_count
 
 #: Files of a part. Its manifest, which names them, is parsed in 4 ms.

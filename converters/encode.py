@@ -12,7 +12,7 @@ from fastdata.decode.codecs import open_image
 from fastdata.decode.jpeg import DecodeError, rewrite_baseline
 from fastdata.decode.pillow import ImageInfo
 from fastdata.errors import SampleError, UsageError
-from fastdata.storage.source import NATIVE_JPEGS
+from fastdata.storage.encodings import NATIVE_JPEGS
 from fastdata.text import human_size
 
 ENCODINGS = ("original", "baseline", "jpeg", "raw")

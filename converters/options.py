@@ -20,6 +20,7 @@ from fastdata.errors import FastdataError, UsageError, printable
 from fastdata.executors import Executor, local_executor
 from fastdata.remote.urls import is_url, name_of, redact
 from fastdata.storage.arrow import is_storable
+from fastdata.storage.encodings import DEFAULT_STRIDE
 from fastdata.storage.fields import IMAGE, IMAGES, LABEL, NAME, RELATIVE, Field
 from fastdata.storage.files import cache_folder, digest_name, read_file
 from fastdata.storage.manifest import (
@@ -30,7 +31,6 @@ from fastdata.storage.manifest import (
     PART,
     Manifest,
 )
-from fastdata.storage.source import DEFAULT_STRIDE
 from fastdata.storage.trust import make_cache_folder
 
 #: Fields without a format that count pixels of the image, by the kind of their source.

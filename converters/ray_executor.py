@@ -90,12 +90,12 @@ class RayExecutor(executors.Executor):
             ray.init("local", num_cpus=usable_cpus(), **quiet)
         self._connected = True
 
-    def run(
+    def _results(
         self,
         function: Callable[[Item], Result],
         items: Iterable[Item],
-        tick: Callable[[], None] = lambda: None,
-        ahead: int = 0,
+        tick: executors.Tick,
+        ahead: int,
     ) -> Iterator[Result]:
         """See `Executor.run`. Unconsumed results stay in the cluster's memory."""
         self._connect()

@@ -38,13 +38,13 @@ from fastdata.remote.ranges import FileRef, RangeRequest, Wanted, merge
 from fastdata.remote.retries import Patience
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage import formats
+from fastdata.storage.encodings import upright_size
 from fastdata.storage.fields import IMAGES, Field
 from fastdata.storage.files import publish, temporary_name, whole_file, written_behind
 from fastdata.storage.formats import NewSample
 from fastdata.storage.manifest import IN_PLACE, FileEntry
 from fastdata.storage.records import Row
 from fastdata.storage.row_groups import address, named
-from fastdata.storage.source import upright_size
 from fastdata.text import human_size
 
 #: Most bytes of blobs, and records, in a piece, which one process prepares and another writes.

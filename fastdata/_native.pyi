@@ -471,7 +471,7 @@ class ProbeJob(Work):
 
     def __init__(self, extents: Extents) -> None: ...
 
-class Outlines:
+class OutlineArrays:
     """Outlines of the objects of N images: polygons or run lengths of each.
 
     ``offsets``: (N + 1,), of each image's objects. ``polygons``: (offsets of each object's
@@ -500,7 +500,7 @@ class MaskJob(Work):
 
     def __init__(
         self,
-        outlines: Outlines,
+        outlines: OutlineArrays,
         *,
         cuts: CutRows,
         sizes: Int32s,

@@ -29,15 +29,14 @@ from fastdata.decode.memory import rows_of
 from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import common_size, decode_row
 from fastdata.errors import NoAttributeError, UsageError
-from fastdata.loading.fields.readable import Readable, Unreadable, compiled, other_style, overridden
-from fastdata.loading.fields.samples import (
-    NativeSamples,
+from fastdata.loading.fields.names import (
     chosen_fields,
     require_callable,
     row_number,
     row_numbers,
-    value_of,
 )
+from fastdata.loading.fields.readable import Readable, Unreadable, compiled, other_style, overridden
+from fastdata.loading.fields.samples import NativeSamples, value_of
 from fastdata.loading.fields.targets import (
     TargetReader,
     joint_of,

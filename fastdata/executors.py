@@ -1,7 +1,7 @@
 """Executors of independent tasks: in this thread, in daemon threads, or in worker processes.
 
-Packing uses the interface of `Executor`: results in order, and progress. Loaders use that of
-`concurrent.futures`, which `DaemonThreads` and `InProcess` have.
+Packing uses the interface of `Executor`: results in order, and progress. Loaders use the interface
+of `concurrent.futures`, which `DaemonThreads` and `InProcess` have.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
 from multiprocessing.context import SpawnProcess
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from fastdata.errors import DataError, UsageError
 from fastdata.machine import usable_cpus
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+#: Called now and then while tasks run, to show progress.
+Tick: TypeAlias = Callable[[], None]
 
 #: Seconds that a process whose pipe is closed may take to end.
 _TO_END = 10
@@ -41,23 +43,17 @@ _TICK = 0.1
 _SLICE = 0.05
 
 
-class Executor:
-    """Executor of tasks, several at once; a context manager."""
+class Executor(futures.Executor):
+    """Executor of tasks, several at once; a context manager, whose end cancels running tasks."""
 
     def __init__(self) -> None:
         self._reported = [0, 0]
-
-    def __enter__(self) -> Executor:
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        """Stop; running tasks are cancelled."""
 
     def run(
         self,
         function: Callable[[Item], Result],
         items: Iterable[Item],
-        tick: Callable[[], None] = lambda: None,
+        tick: Tick = lambda: None,
         ahead: int = 0,
     ) -> Iterator[Result]:
         """Yield ``function(item)`` for each item, in the items' order.
@@ -68,10 +64,16 @@ class Executor:
         Args:
             function: A picklable function.
             items: Its arguments.
-            tick: Called about ten times a second while waiting for results.
+            tick: Called some ten times a second while waiting for results.
             ahead: Most items to take ahead of the consumer. Give many if results are small and
                 the consumer pauses long; at least enough to keep all workers busy.
         """
+        return self._results(function, items, tick, ahead)
+
+    def _results(
+        self, function: Callable[[Item], Result], items: Iterable[Item], tick: Tick, ahead: int
+    ) -> Iterator[Result]:
+        """Yield the results of tasks; see `run`."""
         raise NotImplementedError
 
     def reported(self) -> tuple[int, int]:
@@ -83,7 +85,7 @@ class Executor:
 # worker resets them whenever it reports to its parent.
 _counters = [0, 0]
 _counting = threading.Lock()
-_on_report: Callable[[], None] | None = None
+_on_report: Tick | None = None
 
 
 def report(images: int, size: int) -> None:
@@ -125,7 +127,7 @@ def local_executor(workers: int | None) -> Executor:
     return Processes(workers) if workers > 1 else InProcess()
 
 
-class InProcess(Executor, futures.Executor):
+class InProcess(Executor):
     """Executor that runs tasks one by one, each at once, in the caller's thread."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -146,14 +148,9 @@ class InProcess(Executor, futures.Executor):
         global _on_report
         _on_report = None
 
-    def run(
-        self,
-        function: Callable[[Item], Result],
-        items: Iterable[Item],
-        tick: Callable[[], None] = lambda: None,
-        ahead: int = 0,
+    def _results(
+        self, function: Callable[[Item], Result], items: Iterable[Item], tick: Tick, ahead: int
     ) -> Iterator[Result]:
-        """See `Executor.run`."""
         global _on_report
         _on_report = tick
         for item in items:
@@ -189,14 +186,9 @@ class Processes(Executor):
             connection.close()
             process.join()
 
-    def run(
-        self,
-        function: Callable[[Item], Result],
-        items: Iterable[Item],
-        tick: Callable[[], None] = lambda: None,
-        ahead: int = 0,
+    def _results(
+        self, function: Callable[[Item], Result], items: Iterable[Item], tick: Tick, ahead: int
     ) -> Iterator[Result]:
-        """See `Executor.run`."""
         remaining = iter(items)
         running: deque[Future[Result]] = deque()
         ahead = max(ahead, self._ahead)

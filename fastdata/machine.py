@@ -1,4 +1,7 @@
-"""CPUs and memory that this process may use, within its control groups."""
+"""CPUs and memory that this process may use, within its control groups.
+
+``proc`` and ``cgroups`` are where procfs and the control groups are mounted.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,7 @@ _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def usable_cpus(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Return the number of CPUs within this process's affinity and cgroup quota; at least 1.
-
-    Args:
-        proc: Where procfs is mounted.
-        cgroups: Where control groups are mounted.
-    """
+    """Return the number of CPUs within this process's affinity and cgroup quota; at least 1."""
     try:
         allowed = len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS
@@ -35,10 +33,6 @@ def cpus_for_this_rank(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     A CPU that several ranks may use counts in part. Ranks that are bound to separate CPUs
     (``torchrun --numa-binding``, ``taskset``, srun) share none. Invisible ranks, as in other
     containers, count as users of the same CPUs.
-
-    Args:
-        proc: Where procfs is mounted.
-        cgroups: Where control groups are mounted.
     """
     ranks = local_ranks() or 1
     if ranks == 1 or not hasattr(os, "sched_getaffinity"):
@@ -137,7 +131,7 @@ def _rank_of(process: Path) -> tuple[list[str | None], str]:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a file in procfs; "" if it is another user's, or gone."""
+    """Return the text of a file in procfs; "" if it is another user's or gone, or without Linux."""
     try:
         return os.fsdecode(path.read_bytes())
     except OSError:
@@ -150,10 +144,6 @@ def available_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     The kernel charges the pages of a tmpfs to the cgroup of the process that writes them, and
     kills beyond its limit. It also charges page cache, but evicts pages that were not used
     lately.
-
-    Args:
-        proc: Where procfs is mounted.
-        cgroups: Where control groups are mounted.
 
     Raises:
         DataError: The kernel does not report it (before Linux 3.14).
@@ -177,11 +167,7 @@ def cgroup_cpus(proc: Path, cgroups: Path) -> float | None:
 
 def _groups(controller: str, proc: Path, cgroups: Path) -> Iterator[tuple[Path, bool]]:
     """Yield (folder, whether it is version 2) of this process's cgroup and its parents."""
-    try:
-        lines = os.fsdecode((proc / "self/cgroup").read_bytes()).splitlines()
-    except OSError:  # not Linux
-        return
-    for line in lines:
+    for line in _text(proc / "self/cgroup").splitlines():
         fields = line.split(":", 2)
         if len(fields) < 3:  # malformed
             continue

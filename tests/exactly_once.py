@@ -19,8 +19,9 @@ import torch
 
 from fastdata.errors import SampleError
 from fastdata.loading.arguments import Arguments
-from fastdata.loading.fields.batch import Batch
-from fastdata.loading.fields.buffers import BatchMemory
+from fastdata.loading.fields.computed import IndexField
+from fastdata.loading.fields.field import Batch, BatchField, Context, Stage
+from fastdata.loading.fields.pipeline import Pipeline
 from fastdata.loading.fields.stats import Counters
 from fastdata.loading.iterator import NativeIterator
 from fastdata.plan.batches import Plan, Rest
@@ -31,34 +32,36 @@ from fastdata.plan.order import Order, OrderLike, QuasiRandom, make_order
 from fastdata.plan.packing import Packed
 from fastdata.plan.position import PLANNED, Fingerprint, PassProgress, Position
 from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
-from fastdata.plan.schedule import BatchSchedule, Numbering, Planned, ordered
+from fastdata.plan.schedule import BatchSchedule, Numbering, ordered
 from fastdata.plan.sharding import Epoch
 
 
-class Pipeline:
-    """In the place of what decodes: a sample's pixels are its key; bad ones fail when finished."""
+class Keys(BatchField):
+    """In the place of images: a sample's pixels are its key; bad ones fail when finished."""
 
-    reader = None
+    in_place = True
 
-    def __init__(self, bad: frozenset[int]) -> None:
+    def __init__(self, bad: frozenset[int], context: Context) -> None:
+        super().__init__("image", context)
         self._bad = bad
 
-    def begin(self, planned: Planned, key: int) -> Any:
-        keys = sample_keys(key, planned.numbers, 0, planned.occurrences).astype(np.int64)
-        view = SimpleNamespace(memory=BatchMemory(keys, keys))
-        columns = {"label": planned.indices.copy()}
-        return Batch(planned, key, views=[view], columns=columns)  # type: ignore[list-item]
+    def _begin(self, batch: Batch, state: Any) -> None:
+        planned = batch.planned
+        keys = sample_keys(batch.key, planned.numbers, 0, planned.occurrences).astype(np.int64)
+        state.samples, state.stage = keys, Stage.ALONE
 
-    def advance(self, batch: Any) -> None: ...
-
-    def cancel(self, batch: Any) -> None: ...
-
-    def finish(self, batch: Any, deadline: float | None) -> dict[int, SampleError]:
+    def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
         wrong = [s for s, i in enumerate(batch.planned.indices.tolist()) if i in self._bad]
-        return {slot: SampleError("bad") for slot in wrong}
+        state.failed, state.stage = {slot: SampleError("bad") for slot in wrong}, Stage.DONE
 
-    def image(self, batch: Any) -> torch.Tensor:
-        return torch.from_numpy(batch.views[0].memory.array)
+    def deliver(self, batch: Batch) -> torch.Tensor:
+        return torch.from_numpy(batch.states[self].samples)
+
+    def clear(self, batch: Batch, slots: list[int]) -> None:
+        batch.states[self].samples[slots] = 0
+
+    def patch(self, batch: Batch, other: Batch, to: list[int], good: list[int]) -> None:
+        batch.states[self].samples[to] = other.states[self].samples[good]
 
 
 class Shares(NamedTuple):
@@ -131,13 +134,13 @@ class Run:
         how: Any = {"among": self.sampling, "drops": self.on_error == "drop"}
         schedule = BatchSchedule(batches, numbering, key, known, sampler=sampler, **how)
         source: Any = SimpleNamespace(end_epoch=lambda: None)
-        pipeline: Any = Pipeline(self.bad)
         about: Any = {"keys": (), "as_torch": False, "transforms_targets": False}
         images: Any = SimpleNamespace(fields=("image", "label"), **about)
-        return NativeIterator(
-            pipeline, schedule, key, source, config, images, Counters(1, remote=None), progress,
-            length, None, lambda: None,
-        )  # fmt: skip
+        none: Any = None
+        context = Context(images, source, None, none, none, Counters(1))
+        index = IndexField("index", context, in_part=False)
+        pipeline = Pipeline(context, {"image": Keys(self.bad, context), "index": index})
+        return NativeIterator(pipeline, schedule, key, config, progress, length, None, lambda: None)
 
     def start(self, state: dict[str, Any] | None) -> Position:
         own = Position(Fingerprint(self.positions, str(self.order)), self.seed, self.epoch)

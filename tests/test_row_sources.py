@@ -25,9 +25,8 @@ from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset, Ragged
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError
-from fastdata.loading.fields.batch import Settings
+from fastdata.loading.fields.decoder import SampleDecoder
 from fastdata.loading.fields.readable import Readable
-from fastdata.loading.fields.samples import SampleDecoder
 from fastdata.loading.images import recognise
 from fastdata.remote import RemoteOptions
 from fastdata.storage.arrow import as_arrow
@@ -184,7 +183,7 @@ class Conformance:
             what="rows", dataset=source, path="rows", source=source, open=lambda learns: source,
             transform=None, recipe=recipe, fields=("image", "label"), subset=numbers,
         )  # fmt: skip
-        decoder = SampleDecoder(images, {"image": Settings(recipe, images.limits)})
+        decoder = SampleDecoder(images, recipe)
         for _ in range(2):
             for row, (image, label) in zip(written, decoder.samples(range(24)), strict=False):
                 with Image.open(row.path) as opened:

@@ -19,7 +19,7 @@ from torchvision_calls import apply  # noqa: E402
 
 from fastdata import DataLoader, ImageDataset, _native, fast_collate  # noqa: E402
 from fastdata.decode import seek_points  # noqa: E402
-from fastdata.decode.engine import Placement, Reading, decode_one  # noqa: E402
+from fastdata.decode.engine import Placement, ReadOptions, decode_one  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
 from fastdata.plan.draws import epoch_key, sample_keys  # noqa: E402
 from fastdata.transforms import (  # noqa: E402
@@ -204,7 +204,7 @@ def test_damage_where_no_view_looks_is_no_error() -> None:
         _native.Rendering(out, cuts=Placement([box]).cuts(1, out))
         for out, box in zip(outs, boxes, strict=True)
     ]
-    assert decode_one(cut, views, Reading(tables)) is None
+    assert decode_one(cut, views, ReadOptions(tables)) is None
     with Image.open(io.BytesIO(data)) as whole:
         wanted = [whole.convert("RGB").crop(box).resize((40, 50), 2) for box in boxes]
     for got, want in zip(outs, wanted, strict=True):

@@ -11,7 +11,7 @@ from fastdata.cli.locations import Location, json_option, named, print_json, say
 from fastdata.cli.progress import ProgressReport
 from fastdata.errors import UsageError
 from fastdata.maintenance.seek_points import add_seek_points
-from fastdata.storage.source import DEFAULT_STRIDE
+from fastdata.storage.encodings import DEFAULT_STRIDE
 from fastdata.text import human_count
 
 

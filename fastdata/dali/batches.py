@@ -22,12 +22,10 @@ from fastdata.dali.graph import Graph
 from fastdata.dali.runner import Run, Runner
 from fastdata.decode.decoders import NATIVE
 from fastdata.errors import FastdataError, SlowPathWarning, warn
-from fastdata.executors import await_done
-from fastdata.loading.fields.batch import Batch, View
 from fastdata.loading.fields.buffers import BatchMemory
-from fastdata.loading.fields.pipeline import Pipeline
+from fastdata.loading.fields.field import Batch, Jobs, Stage
+from fastdata.loading.fields.image import ImageField, ImageState
 from fastdata.once import once
-from fastdata.plan.schedule import Planned
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.source import BlobColumn
 
@@ -50,168 +48,164 @@ _WARNED: set[int | None] = set()
 _PNG_COLOURS = (0, 2, 3, 6)
 
 
-@dataclass
-class DALIBatch(Batch):
-    """Batch under way.
+@dataclass(eq=False)
+class DALIState(ImageState):
+    """State of a batch's images.
 
     Attributes:
-        read: Job that reads DALI's candidates, while it runs.
         candidates: Slots of samples that DALI may decode.
-        pillow: bool, shape (N,): samples that the core does not decode.
-        run: The part that DALI decodes.
+        slow: bool, shape (N,): samples that the core does not decode.
+        run: The part that DALI decodes, until it is joined.
+        joined: The same, once it is.
     """
 
-    read: _native.ReadJob | None = None
     candidates: list[int] = field(default_factory=list)
-    pillow: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    slow: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     run: Run | None = None
+    joined: Run | None = None
 
 
-class DALIPipeline(Pipeline):
-    """`Pipeline` with DALI as the decoder; its engine reads, and decodes what DALI does not."""
+class DALIField(ImageField):
+    """Field of images that DALI decodes; the core's threads read, and decode what DALI does not.
 
-    looks_up = False
+    It adds a stage to those of `ImageField`: the core reads DALI's candidates (`Stage.READING`)
+    before it decodes the other samples. `finish` joins both parts.
+    """
 
-    def __init__(self, runner: Runner, device: torch.device, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
+    gathers_first = True
+    _state_type = DALIState
+
+    def __init__(self, runner: Runner, device: torch.device, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._runner, self._device = runner, device
         self._on_gpu = device.type == "cuda"
         self._warned: set[bool] = set()  # of a batch that failed, of no pipeline
         self._decodes: dict[str, bool] = {}
 
-    def _new_batch(self, planned: Planned, key: int) -> Batch:
-        return DALIBatch(planned, key)
-
-    def _decode(self, batch: Batch) -> None:
-        assert isinstance(batch, DALIBatch)
-        drawn, slow = self._draw(batch)
-        batch.views = [View(_NO_MEMORY, cuts) for cuts in drawn]
+    def _begin_decoding(self, batch: Batch, state: ImageState, slow: npt.NDArray[np.bool_]) -> None:
+        assert isinstance(state, DALIState)
+        cuts, extents = state.draw.cuts, state.blobs.extents
+        state.views = [_NO_MEMORY for _ in cuts]
         if not self._on_gpu:
-            self._allocate(batch)
-        skip = slow | ~self._may_be_for_dali(batch.gathered)
-        for cuts in drawn:
-            skip |= (cuts["padding"] > 0) | (cuts["flip"] & 2 > 0)
-        batch.candidates = np.flatnonzero(~skip).tolist()
-        batch.pillow = slow | batch.gathered.pillow
-        extents = batch.gathered.extents
+            self._allocate(batch, state)
+        skip = ~self._may_be_for_dali(state.blobs)
+        skip[list(state.failed)] = True
+        for cut in cuts:
+            skip |= (cut["padding"] > 0) | (cut["flip"] & 2 > 0)
+        state.candidates, state.slow = np.flatnonzero(~skip).tolist(), slow
         options: dict[str, Any] = {
             "skip": skip.view(np.uint8),
             "check": self._check,
             # DALI decodes damaged JPEGs to some pixels.
             "scans": not self._source.capabilities.seek_points,
         }
-        if self._engine is None:
-            batch.read = _native.ReadJob(extents, **options)
-            batch.read.run()
-        else:
-            batch.read = self._engine.read(extents, **options)
-        self._decode_ourselves(batch, np.flatnonzero(skip).tolist())
+        read = self._context.start(_native.ReadJob(extents, **options))
+        self._decode_ourselves(batch, state, np.flatnonzero(skip).tolist())
+        state.stage, state.job = Stage.READING, read
 
-    def advance(self, batch: Batch) -> None:
-        """See `Pipeline.advance`."""
-        super().advance(batch)
-        assert isinstance(batch, DALIBatch)
-        if batch.read is not None and batch.read.done():
-            self._begin_run(batch, batch.read)
+    def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
+        if state.stage is Stage.READING:
+            self._begin_run(batch, state, job)
+            state.stage, state.job = Stage.DECODING, Jobs(state.pending)
+        elif state.stage is Stage.ALONE:
+            # DALI runs under the lock, so that the interpreter can wait for it at exit.
+            with self._runner.lock:
+                self._finish_run(batch, state)
+        else:
+            super()._proceed(batch, state, job)
+
+    def finish(self, batch: Batch, deadline: float | None = None) -> dict[int, FastdataError]:
+        """See `BatchField.finish`. DALI itself knows no deadline."""
+        failed = super().finish(batch, deadline)
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeoutError
+        return failed
 
     def ready(self, batch: Batch) -> bool:
-        """See `Pipeline.ready`. False while DALI decodes: it cannot be asked."""
-        assert isinstance(batch, DALIBatch)
-        return batch.read is None and batch.run is None and super().ready(batch)
+        """See `BatchField.ready`. False while DALI decodes: it cannot be asked."""
+        return batch.states[self].run is None and super().ready(batch)
 
-    def _begin_run(self, batch: DALIBatch, read: _native.ReadJob) -> None:
+    def _begin_run(self, batch: Batch, state: DALIState, read: _native.ReadJob) -> None:
         """Pass suitable samples to DALI; decode the others natively."""
-        batch.read = None
-        gathered = batch.gathered
+        blobs = state.blobs
         samples: list[Any] = read.take()
-        self._counters.add_work(read.seconds(), 0.0)
-        seekable = np.asarray(gathered.extents.seekable)
+        self._context.counters.add_work(read.seconds(), 0.0)
+        seekable = np.asarray(blobs.extents.seekable)
         ours: list[int] = []
         theirs: list[int] = []
-        for slot in batch.candidates:
+        for slot in state.candidates:
             data = samples[slot]
-            size = int(gathered.widths[slot]), int(gathered.heights[slot])
+            size = int(blobs.widths[slot]), int(blobs.heights[slot])
             # If it cannot be read or is damaged, the core says why, as in the native loader.
             kind = None if data is None else _kind(data, size, bool(seekable[slot]))
             known = kind == "jpeg" or (kind in BESIDES and self._is_decoded(kind))
             (theirs if known else ours).append(slot)
-        self._decode_ourselves(batch, ours)
+        self._decode_ourselves(batch, state, ours)
         if theirs:
-            batch.run = Run(
-                np.array(theirs, np.int64),
-                [samples[slot] for slot in theirs],
-                [view.cuts for view in batch.views],
+            state.run = Run(
+                np.array(theirs, np.int64), [samples[slot] for slot in theirs], state.draw.cuts
             )
-            self._runner.begin(batch.run)
+            self._runner.begin(state.run)
 
-    def _decode_ourselves(self, batch: DALIBatch, slots: Sequence[int]) -> None:
+    def _decode_ourselves(self, batch: Batch, state: DALIState, slots: Sequence[int]) -> None:
         """Decode samples natively, or by Pillow those that the core is known to decline."""
         if len(slots):
-            self._allocate(batch)
-        skip = np.ones(len(batch.planned.indices), np.bool_)
-        skip[slots] = batch.pillow[slots]
+            self._allocate(batch, state)
+        skip = np.ones(len(batch), np.bool_)
+        skip[slots] = state.slow[slots]
         if np.count_nonzero(skip) < len(skip):
-            self._begin_native(batch, skip.view(np.uint8))
-        for slot in slots:
-            if skip[slot] and slot not in batch.failed:
-                self._decode_alone(batch, slot)
+            self._decode_by_core(state, skip.view(np.uint8))
+        self._decode_alone(batch, state, [slot for slot in slots if skip[slot]])
 
-    def _allocate(self, batch: Batch) -> None:
+    def _allocate(self, batch: Batch, state: DALIState) -> None:
         """Give a batch memory on the host, unless it has it."""
-        for number, view in enumerate(batch.views):
-            if view.memory is _NO_MEMORY:
-                view.memory = self._memory(batch, number)
+        for view, memory in enumerate(state.views):
+            if memory is _NO_MEMORY:
+                state.views[view] = self._memory(batch, state, view)
 
-    def _finish(self, batch: Batch, deadline: float | None) -> dict[int, FastdataError]:
-        assert isinstance(batch, DALIBatch)
-        if batch.read is not None:
-            await_done(batch.read, deadline)
-            self._begin_run(batch, batch.read)
-        # DALI runs under the lock, so that the interpreter can wait for it at exit.
-        with self._runner.lock:
-            return self._join_run(batch, deadline)
-
-    def _join_run(self, batch: DALIBatch, deadline: float | None) -> dict[int, FastdataError]:
-        """Wait for DALI's part of a batch, and join both parts."""
-        run, begun = batch.run, time.perf_counter()
+    def _finish_run(self, batch: Batch, state: DALIState) -> None:
+        """Wait for DALI's part of a batch, and join both parts; decode it natively if it failed."""
+        run, begun = state.run, time.perf_counter()
         if run is not None:
             stream = torch.cuda.current_stream(self._device) if self._on_gpu else None
             self._runner.finish(run, stream)
+            threads = self._runner.graph.threads
+            self._context.counters.add_work(0.0, (time.perf_counter() - begun) * threads)
+            state.run, state.joined = None, run
             if run.error is not None:
                 self._warn(batch, run.slots, run.error)
-                self._decode_ourselves(batch, run.slots.tolist())
-        if deadline is not None and time.monotonic() > deadline:
-            raise TimeoutError
-        self._counters.add_work(0.0, (time.perf_counter() - begun) * self._runner.graph.threads)
-        errors = super()._finish(batch, deadline)
-        for number, view in enumerate(batch.views):
-            pixels = None if run is None or run.pixels is None else run.pixels[number]
+                self._decode_ourselves(batch, state, run.slots.tolist())
+                state.stage, state.job = Stage.DECODING, Jobs(state.pending)
+                return
+        super()._proceed(batch, state, None)
+        run = state.joined
+        for view, memory in enumerate(state.views):
+            pixels = None if run is None or run.pixels is None else run.pixels[view]
             slots = np.empty(0, np.int64) if run is None else run.slots
             if self._on_gpu:
-                view.memory = self._join_on_gpu(number, view.memory, slots, pixels, len(view.cuts))
+                state.views[view] = self._join_on_gpu(view, memory, slots, pixels, len(batch))
             elif pixels is not None:
-                self._join(number, view.memory, slots, pixels)
-        batch.run = None
-        return errors
+                self._join(view, memory, slots, pixels)
+        state.joined = None
 
     def _count(
-        self, batch: Batch, decoded: npt.NDArray[np.bool_] | None, decoder: str = NATIVE
+        self, state: ImageState, decoded: npt.NDArray[np.bool_] | None, decoder: str = NATIVE
     ) -> None:
-        """See `Pipeline._count`."""
-        assert isinstance(batch, DALIBatch)
+        """See `ImageField._count`."""
+        assert isinstance(state, DALIState)
+        codes = np.asarray(state.blobs.encodings)
         if decoded is None:
-            decoded = np.ones(len(batch.planned.indices), np.bool_)
-        if batch.run is not None and batch.run.pixels is not None:
+            decoded = np.ones(len(codes), np.bool_)
+        if state.joined is not None and state.joined.pixels is not None:
             theirs = np.zeros_like(decoded)
-            theirs[batch.run.slots] = True
+            theirs[state.joined.slots] = True
             theirs &= decoded
             decoded = decoded & ~theirs
             # Of other kinds than baseline JPEGs, it is not known what decodes them on a GPU.
-            codes = np.asarray(batch.gathered.encodings)
             known = (codes == _JPEG) | (codes < 0) | (not self._on_gpu)
-            super()._count(batch, theirs & known, f"DALI ({self._back_end})")
-            super()._count(batch, theirs & ~known, "DALI")
-        super()._count(batch, decoded, decoder)
+            super()._count(state, theirs & known, f"DALI ({self._back_end})")
+            super()._count(state, theirs & ~known, "DALI")
+        super()._count(state, decoded, decoder)
 
     @once
     def _back_end(self) -> str:
@@ -262,7 +256,7 @@ class DALIPipeline(Pipeline):
         self, number: int, memory: BatchMemory, slots: npt.NDArray[np.int64], pixels: Any
     ) -> None:
         """Copy DALI's part of a view into the batch."""
-        output = self._settings.recipe.programs[number].output
+        output = self._recipes[0].programs[number].output
         rows = memory.array if output.channels_last else memory.array.transpose(0, 3, 1, 2)
         # By NumPy: torch's threads do not survive a fork.
         found = np.asarray(pixels)
@@ -277,7 +271,7 @@ class DALIPipeline(Pipeline):
         count: int,
     ) -> BatchMemory:
         """Return a view of ``count`` samples on the GPU: DALI's own memory if it decoded all."""
-        output = self._settings.recipe.programs[number].output
+        output = self._recipes[0].programs[number].output
         found = None
         if pixels is not None:
             found = torch.from_dlpack(pixels)  # type: ignore[attr-defined]
@@ -300,16 +294,15 @@ class DALIPipeline(Pipeline):
         return BatchMemory(tensor, cast(Any, tensor.permute(0, 2, 3, 1)))
 
     def close(self) -> None:
-        """See `Pipeline.close`."""
+        """See `BatchField.close`."""
         self._runner.close()
 
     def cancel(self, batch: Batch) -> None:
-        """See `Pipeline.cancel`."""
-        assert isinstance(batch, DALIBatch)
-        if batch.read is not None:
-            batch.read.cancel()
-        if batch.run is not None:
-            batch.run.cancelled = True
+        """See `BatchField.cancel`."""
+        state = batch.states.get(self)
+        run = None if state is None else state.run
+        if run is not None:
+            run.cancelled = True
         super().cancel(batch)
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from fastdata import _native
-from fastdata.dali.batches import DALIPipeline
+from fastdata.dali.batches import DALIField
 from fastdata.dali.decoders import BESIDES
 from fastdata.dali.decoders import decoder_options as known_options
 from fastdata.dali.graph import Graph
@@ -21,7 +21,8 @@ from fastdata.decode.rows import describe_kinds
 from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, copy_stream, numbered, on_device, on_stream
 from fastdata.errors import UsageError
-from fastdata.loading.fields.pipeline import Pipeline
+from fastdata.loading.fields.field import Context
+from fastdata.loading.fields.pipeline import Pipeline, open_pipeline
 from fastdata.loading.loader import DataLoader
 from fastdata.loading.native import NativePath
 from fastdata.loading.resolved import Resolved
@@ -210,7 +211,7 @@ class _DALIPath(NativePath):
         label = known if self._device.type == "cpu" else "DALI"
         theirs = {"jpeg": known} | {kind: label for kind in BESIDES if self.graph.decodes(kind)}
         decoder = partial(self._decoder, theirs)
-        return describe_kinds(self.source, self._settings.limits, self._images.subset, decoder)
+        return describe_kinds(self.source, self._readable.limits, self._readable.subset, decoder)
 
     def _decoder(
         self, theirs: Mapping[str, str], kind: str, extents: _native.Extents, slot: int
@@ -222,13 +223,14 @@ class _DALIPath(NativePath):
             given = kind != "png" or extents.encodings[slot] >= 0
         return theirs.get(kind, NATIVE) if given else NATIVE
 
-    def _pipeline(self, *args: Any, **named: Any) -> Pipeline:
+    def _pipeline(self, context: Context) -> Pipeline:
         runner = self._runner
         if runner is None or not runner.alive or runner.broken is not None:
             runner = Runner(self.graph, self._batch_size)
         if self._config.persistent_workers:
             self._runner = runner
-        return DALIPipeline(runner, self._device, self.source, self._settings, *args, **named)
+        field = partial(DALIField, runner, self._device)
+        return open_pipeline(context, self._recipes, self._readables, self._config.fields, field)
 
     def start(self, *args: Any, **named: Any) -> Iterator[Any]:
         """See `NativePath.start`."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -28,7 +29,7 @@ from fastdata.decode.limits import Limits, boxes
 from fastdata.decode.pillow import RGB, ImageInfo, Style
 from fastdata.decode.png import open_png
 from fastdata.errors import SampleError
-from fastdata.storage.source import NATIVE_JPEGS
+from fastdata.storage.encodings import NATIVE_JPEGS
 from fastdata.text import human_size
 
 #: (left, upper, right, lower), in pixels.
@@ -358,33 +359,30 @@ class Encoded:
         if self._codec is not None and self._codec.installed:
             if limits is not None:
                 limits.check(data)  # before a library sees it
-            try:
+            with self._or_pillow(self._codec):
                 self._reader = self._codec.open(data, trusted)
-            except MemoryError:
-                raise
-            except Exception as error:  # a library may raise anything: Pillow decides
-                self._reader = None
-                self._leave_to_pillow(error)
+                self.decoder = self._codec.decoder
         if self._reader is None:
             self._open_by_pillow()
             return
-        assert self._codec is not None
-        self.decoder, self.width, self.height = (
-            self._codec.decoder,
-            self._reader.width,
-            self._reader.height,
-        )
+        self.width, self.height = self._reader.width, self._reader.height
         if limits is not None:
             limits.check_size(self.width, self.height)
 
-    def _leave_to_pillow(self, error: Exception) -> None:
-        """Note why; raise a library's error for an image of a kind that Pillow lacks."""
-        codec, self.declined = self._codec, str(error).strip()
-        if codec is not None and not codec.pillow_opens:
-            raise SampleError(
-                f"cannot be decoded: {codec.decoder} does not decode this {codec.name} image: "
-                f"{self.declined}"
-            ) from None
+    @contextmanager
+    def _or_pillow(self, codec: Codec) -> Iterator[None]:
+        """Leave the image to Pillow if its codec raises; raise SampleError if Pillow lacks it."""
+        try:
+            yield
+        except MemoryError:
+            raise
+        except Exception as error:  # a library may raise anything
+            self._reader, self.declined = None, str(error).strip()
+            if not codec.pillow_opens:
+                raise SampleError(
+                    f"cannot be decoded: {codec.decoder} does not decode this {codec.name} image: "
+                    f"{self.declined}"
+                ) from None
 
     def _open_by_pillow(self) -> None:
         codec = self._codec
@@ -403,21 +401,16 @@ class Encoded:
         Numbers have Pillow's dtype and channels. Only pixels in the ``box`` are right: rows below
         it may be missing.
         """
-        if self._reader is not None:
-            try:
+        if self._reader is not None and self._codec is not None:
+            with self._or_pillow(self._codec):
                 return self._reader.decode(box or (0, 0, self.width, self.height))
-            except MemoryError:
-                raise
-            except Exception as error:  # as above
-                self._reader = None
-                self._leave_to_pillow(error)
-                size = self.width, self.height
-                self._open_by_pillow()
-                if (self.width, self.height) != size:
-                    raise SampleError(
-                        f"cannot be decoded: it is {human_size(*size)} by its header, "
-                        f"and {human_size(self.width, self.height)} as Pillow decodes it"
-                    ) from None
+            size = self.width, self.height
+            self._open_by_pillow()
+            if (self.width, self.height) != size:
+                raise SampleError(
+                    f"cannot be decoded: it is {human_size(*size)} by its header, "
+                    f"and {human_size(self.width, self.height)} as Pillow decodes it"
+                )
         assert self._image is not None
         rows = self.height if box is None else box[3]
         return (_as_numbers if self._numbers else _as_array)(self._image, rows)
@@ -425,13 +418,10 @@ class Encoded:
     def image(self) -> Image.Image:
         """Return an image of a kind that Pillow lacks in its stored mode: L, LA, RGB or RGBA."""
         assert isinstance(self._reader, _Whole)
-        try:
+        assert self._codec is not None
+        with self._or_pillow(self._codec):
             return Image.fromarray(self._reader.stored())
-        except MemoryError:
-            raise
-        except Exception as error:  # as above
-            self._leave_to_pillow(error)
-            raise
+        raise AssertionError(f"Pillow opens {self._codec.name}")
 
 
 def open_image(

@@ -16,9 +16,8 @@ from fastdata.decode.jpeg import DecodeError, jpeg_info
 from fastdata.decode.limits import Limits
 from fastdata.errors import SampleError
 from fastdata.machine import usable_cpus
-from fastdata.storage.encodings import ENCODINGS
+from fastdata.storage.encodings import ENCODINGS, upright_size
 from fastdata.storage.files import code_of
-from fastdata.storage.source import upright_size
 from fastdata.text import human_size
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ def decode_jpeg(
     pending = PendingBatch(
         [data],
         [_native.Rendering(out, cuts=placement.cuts(1, out))],
-        Reading(None if seek_points is None else [seek_points]),
+        ReadOptions(None if seek_points is None else [seek_points]),
         fallback=fallback,
         numbered=False,
     )
@@ -251,7 +250,7 @@ class Placement(NamedTuple):
 _CUT_FIELDS = {"box": "regions", "size": "sizes", "window": "windows", "flip": "flips"}
 
 
-class Reading(NamedTuple):
+class ReadOptions(NamedTuple):
     """Ways to read a batch's samples, as `BatchOptions` has them."""
 
     seek_points: Sequence[Any | None] | None = None
@@ -277,13 +276,13 @@ class Reading(NamedTuple):
         )
 
 
-_PLAIN = Reading()
+_PLAIN = ReadOptions()
 
 
 def decode_one(
     sample: Any,
     views: Sequence[_native.Rendering],
-    reading: Reading = _PLAIN,
+    reading: ReadOptions = _PLAIN,
 ) -> Verdict | None:
     """Decode one sample, or cut it out of pixels, in this thread; return why that failed."""
     job = reading.job([sample], views)
@@ -295,7 +294,7 @@ def _pending(samples: Samples, out: _Array, options: BatchOptions) -> PendingBat
     """Return a batch of one view, which has not begun."""
     values: dict[str, Any] = {**options}
     fallback = values.pop("fallback", "unsupported")
-    reading = Reading(**_take(values, Reading._fields))
+    reading = ReadOptions(**_take(values, ReadOptions._fields))
     placement = Placement(**_take(values, Placement._fields))
     if values.get("cuts") is None and values.get("key") is None:
         values["cuts"] = placement.cuts(len(samples), out)
@@ -326,7 +325,7 @@ class PendingBatch:
         self,
         samples: Samples,
         views: Sequence[_native.Rendering],
-        reading: Reading = _PLAIN,
+        reading: ReadOptions = _PLAIN,
         *,
         fallback: str = "unsupported",
         numbered: bool = True,
@@ -408,7 +407,7 @@ class _DeclinedSample(Alone):
         self,
         samples: Samples,
         views: Sequence[_native.Rendering],
-        reading: Reading,
+        reading: ReadOptions,
         index: int,
         number: int | None,
     ) -> None:
@@ -435,7 +434,7 @@ class _DeclinedSample(Alone):
 
     def _decode(self, sample: Any, orientation: int) -> Verdict | None:
         turn = np.array([orientation], np.int8)
-        reading = Reading(scans=self._reading.scans, orientations=turn)
+        reading = ReadOptions(scans=self._reading.scans, orientations=turn)
         return decode_one(sample, self._views, reading)
 
     def by_core(self) -> Verdict | None:

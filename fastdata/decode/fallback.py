@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fastdata.decode.decoders import NATIVE
 from fastdata.errors import FastdataError, SampleError
-from fastdata.storage.source import NOT_NATIVE
+from fastdata.storage.encodings import NOT_NATIVE
 
 if TYPE_CHECKING:
     from fastdata.decode.codecs import Encoded

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastdata import _native
 from fastdata.errors import SampleError
-from fastdata.storage.source import DEFAULT_STRIDE
+from fastdata.storage.encodings import DEFAULT_STRIDE
 
 #: Hints of errors, by their code.
 _HINTS = {

@@ -18,7 +18,7 @@ from fastdata.device.delivery import destination
 from fastdata.device.transfer import is_asynchronous
 from fastdata.errors import UsageError
 from fastdata.loading.collate import fast_collate
-from fastdata.loading.fields.samples import require_names
+from fastdata.loading.fields.names import require_names
 from fastdata.loading.samplers import find_ranks, own_ranks
 from fastdata.plan.order import AUTO, OrderLike, as_order
 from fastdata.transforms import timm

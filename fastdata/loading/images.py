@@ -21,8 +21,9 @@ from fastdata.decode.folders import (
     streaming_hint,
 )
 from fastdata.errors import UsageError
+from fastdata.loading.fields.names import BESIDES, SOURCE
 from fastdata.loading.fields.readable import Readable, Unreadable, overridden
-from fastdata.loading.fields.samples import BESIDES, SOURCE, NativeSamples
+from fastdata.loading.fields.samples import NativeSamples
 from fastdata.loading.fields.targets import reader_of
 from fastdata.loading.hub import recognise_hub
 from fastdata.loading.mixture import Mixture

@@ -15,28 +15,22 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from fastdata.device.delivery import after_fork, cannot_pickle, transformed
 from fastdata.device.transfer import map_tensors
 from fastdata.errors import FastdataError, SampleError, called, warn
 from fastdata.executors import end_daemon_threads
-from fastdata.loading.delivered import delivered, delivered_masks, delivered_target
-from fastdata.loading.fields.batch import Batch
-from fastdata.loading.fields.further import Pipelines
-from fastdata.loading.fields.samples import SOURCE
-from fastdata.loading.fields.stats import Counters
+from fastdata.loading.fields.field import Batch, BatchField
+from fastdata.loading.fields.pipeline import Pipeline
 from fastdata.loading.seeding import seeded
 from fastdata.plan.draws import child
 from fastdata.plan.position import PassProgress
 from fastdata.plan.schedule import BatchSchedule
-from fastdata.storage.source import Source
 from fastdata.text import human_count
 
 if TYPE_CHECKING:
     from fastdata.loading.arguments import Arguments
-    from fastdata.loading.fields.readable import Readable
 
 
 class NativeIterator(Iterator[Any]):
@@ -50,38 +44,23 @@ class NativeIterator(Iterator[Any]):
 
     def __init__(
         self,
-        pipeline: Pipelines,
+        pipeline: Pipeline,
         schedule: BatchSchedule,
         key: int,
-        source: Source,
         config: Arguments,
-        images: Readable,
-        counters: Counters,
         progress: PassProgress,
         length: int | None,
         to_device: Callable[[torch.Tensor], torch.Tensor] | None,
         close: Callable[[], None],
     ) -> None:
-        self._pipeline = pipeline
-        self._schedule = schedule
-        self._key = key
-        self._source = source
-        self._config = config
-        self._images = images
-        self._reader = pipeline.reader
-        self._target = images.target if images.transforms_targets else None
-        self._own_collate = config.own_collate(images)
-        # A user who asks for torch's function gets what that makes of a sample's fields.
-        as_torch = config.collate_fn is default_collate or images.as_torch
-        self._as_torch = as_torch and config.fields is None
+        self._pipeline, self._schedule, self._key = pipeline, schedule, key
+        self._config, self._progress, self._length = config, progress, length
+        self._readable, self._counters = pipeline.context.readable, pipeline.context.counters
+        self._own_collate = config.own_collate(self._readable)
         self._mixes = config.mixes_bytes and self._own_collate is None
-        self._counters = counters
-        self._fields = config.fields or images.fields
-        self._length = length
         self._to_device = to_device
         # Two threads that take batches from one iterator must not wait for the same one.
         self._taking = threading.RLock()
-        self._progress = progress
         self._close: Callable[[], None] | None = close
         self._process = os.getpid()
         self._under_way: deque[Batch] = deque()
@@ -172,13 +151,13 @@ class NativeIterator(Iterator[Any]):
         if errors:
             valid = self._handle(batch, errors)
         elif self._config.on_error == "zero":
-            valid = np.ones(len(batch.planned.indices), np.bool_)
+            valid = np.ones(len(batch), np.bool_)
         # Count a slot once, however many of its substitutes are bad.
         self._counters.bad_samples += len(batch.planned.tries.keys() | errors.keys())
         planned = batch.planned
         if len(planned.numbers):
             self._progress.batch_key = planned.batch_key(self._key)
-        self._counters.samples += len(batch.planned.indices)
+        self._counters.samples += len(batch)
         self._counters.batches += 1
         # The threads go on with this while the consumer works.
         self._top_up(self._config.prefetch)
@@ -220,11 +199,10 @@ class NativeIterator(Iterator[Any]):
         """Apply ``on_error``; return which samples are valid, for "zero"."""
         if self._config.on_error == "raise":
             raise next(iter(errors.values()))
-        indices = batch.planned.indices
         self._name(errors)
         if self._config.on_error == "zero":
-            batch.clear(list(errors))
-            valid = np.ones(len(indices), np.bool_)
+            self._pipeline.clear(batch, list(errors))
+            valid = np.ones(len(batch), np.bool_)
             valid[list(errors)] = False
             return valid
         self._refill(batch, errors)
@@ -236,7 +214,7 @@ class NativeIterator(Iterator[Any]):
         while errors:
             self._name(errors)
             self._schedule.exclude(batch.planned.indices[list(errors)].tolist())
-            if len(errors) == len(batch.planned.indices):
+            if len(errors) == len(batch):
                 self._counters.bad_samples += batch.planned.dropped + len(errors)
                 return None
             planned = self._schedule.without(batch.planned, list(errors))
@@ -265,7 +243,7 @@ class NativeIterator(Iterator[Any]):
             schedule.exclude(patch.planned.indices[list(found)].tolist())
             good = [at for at in range(len(slots)) if at not in found]
             to = [slots[at] for at in good]
-            batch.patch(patch, to, good)
+            self._pipeline.patch(batch, patch, to, good)
             schedule.numbering.place(planned, to, draws[good])
             errors = {slots[at]: error for at, error in found.items()}
 
@@ -279,19 +257,20 @@ class NativeIterator(Iterator[Any]):
         config = self._config
         if self._own_collate is not None:
             return self._collated(self._own_collate, batch)
-        # The fields of a batch are named, or of the form that the transform has.
-        joint = None if config.fields is not None or self._reader is None else self._reader.joint
-        names = self._fields if joint is None else ("image", *joint.targets)
-        found = {name: self._field(name, batch) for name in names}
+        values = {
+            name: self._delivered(one, batch) for name, one in self._pipeline.delivered.items()
+        }
         if self._mixes:
             with seeded(self._progress.batch_key):
-                mixed = self._mix(found["image"], found["label"])
-            found["image"], found["label"] = map(self._moved, mixed)
-        result: Any = found
-        if config.fields is None and self._images.keys:
-            result = self._images.sample([*found.values()])
+                mixed = self._mix(values["image"], values["label"])
+            values["image"], values["label"] = map(self._moved, mixed)
+        # The fields of a batch are named, or of the form that the transform has.
+        result: Any = values
+        joint = self._pipeline.joint
+        if config.fields is None and self._readable.keys:
+            result = self._readable.sample([*values.values()])
         elif config.fields is None:
-            result = list(found.values() if joint is None else joint.sample(found))
+            result = list(values.values() if joint is None else joint.sample(values))
         if valid is not None:
             mark = self._moved(torch.from_numpy(valid))
             result = [*result, mark] if isinstance(result, list) else {**result, "valid": mark}
@@ -300,9 +279,21 @@ class NativeIterator(Iterator[Any]):
         with seeded(self._progress.batch_key):
             return transformed(result, config.host_transform)
 
+    def _delivered(self, field: BatchField, batch: Batch) -> Any:
+        """Return a field of a batch, where the images are."""
+        with self._drawing_targets() if field.name == "label" else nullcontext():
+            values = field.deliver(batch)
+        return values if field.in_place else self._moved(values)
+
+    def _mix(self, images: torch.Tensor, labels: Any) -> Any:
+        """Call a ``collate_fn`` that mixes images with a batch's samples."""
+        collate: Any = self._config.collate_fn
+        return called(collate, list(zip(images.numpy(), labels, strict=True)))
+
     def _collated(self, collate: Callable[[list[Any]], Any], batch: Batch) -> Any:
         """Call a user's ``collate_fn`` with a batch's samples, as torch would give them."""
-        samples = self._samples(batch)
+        with self._drawing_targets():
+            samples = [self._pipeline.sample(batch, slot) for slot in range(len(batch))]
         with seeded(self._progress.batch_key):
             result = called(collate, samples)
             if self._config.host_transform is not None:
@@ -310,88 +301,9 @@ class NativeIterator(Iterator[Any]):
         pin: Callable[[Any], Any] = pin_memory
         return result if self._to_device is None else pin(result)
 
-    def _samples(self, batch: Batch) -> list[Any]:
-        """Return the samples of a batch; tensors are views of it."""
-        names = self._fields if self._reader is None else ["image", *self._reader.joint.targets]
-        columns = (self._values(name, batch) for name in names)
-        rows = zip(*columns, strict=True)
-        if self._reader is None:
-            return list(map(self._images.sample, rows))
-        return [self._reader.sample(dict(zip(names, row, strict=True))) for row in rows]
-
-    def _target_of(self, name: str, batch: Batch) -> Any:
-        return None if self._reader is None else self._pipeline.target(batch, name)
-
-    def _values(self, name: str, batch: Batch) -> list[Any]:
-        """Return a field of each sample of a batch; see `_samples`."""
-        indices = batch.planned.indices
-        if name == "image" or name in batch.further or self._target_of(name, batch) is not None:
-            return self._pipeline.samples(batch, name)
-        if name == "index":
-            numbers: list[int] = self._numbers(batch).tolist()
-            return numbers
-        if name == "key":
-            return [self._source.key(index) for index in indices.tolist()]
-        if name == SOURCE:
-            places: list[int] = self._images.part_of(indices).tolist()
-            return places
-        labels: list[Any] = batch.columns[name].tolist()
-        if self._target is None:
-            return labels
-        with self._drawing_targets():
-            return [self._target(*pair) for pair in zip(indices.tolist(), labels, strict=True)]
-
-    def _mix(self, images: torch.Tensor, labels: Any) -> Any:
-        """Call a ``collate_fn`` that mixes images with a batch's samples."""
-        collate: Any = self._config.collate_fn
-        return called(collate, list(zip(images.numpy(), labels, strict=True)))
-
-    def _field(self, name: str, batch: Batch) -> Any:
-        if name == "image":
-            return self._pipeline.image(batch)
-        target = self._target_of(name, batch)
-        if target is not None:
-            assert self._reader is not None
-            return self._moved(delivered_target(self._reader, name, *target))
-        if self._reader is not None and name in self._reader.joint.names("outlines"):
-            masks = self._pipeline.image(batch, name)
-            return self._moved(delivered_masks(self._reader, name, masks))
-        if name in batch.further:
-            field = self._source.field(name)
-            if self._as_torch and field.kind not in ("image", "mask"):
-                return self._moved(self._by_torch(self._values(name, batch)))
-            if field.kind != "column":
-                return self._pipeline.image(batch, name)
-            return self._moved(delivered(self._pipeline.image(batch, name), field))
-        if name == "index":
-            return self._moved(torch.from_numpy(self._numbers(batch)))
-        if name == SOURCE:
-            return self._moved(torch.from_numpy(self._images.part_of(batch.planned.indices)))
-        if name == "key":
-            keys = self._values(name, batch)
-            return self._by_torch(keys) if self._as_torch else keys
-        if self._target is None:
-            return self._moved(torch.from_numpy(batch.columns[name]))
-        return self._moved(self._by_torch(self._values(name, batch)))
-
-    def _by_torch(self, values: list[Any]) -> Any:
-        """Return values as torch collates those of the same samples."""
-        if self._images.keys:
-            return default_collate([{"": value} for value in values])[""]
-        # Strings come as a tuple, too.
-        return default_collate([(value,) for value in values])[0]
-
-    def _numbers(self, batch: Batch) -> npt.NDArray[np.int64]:
-        """Return the samples' numbers: as the dataset's own field, those in their own dataset."""
-        if self._config.fields is not None:
-            numbers: npt.NDArray[np.int64] = batch.planned.numbers.copy()
-            return numbers
-        indices = batch.planned.indices.tolist()
-        return np.array([self._images.row_in_part(index) for index in indices], np.int64)
-
     def _drawing_targets(self) -> AbstractContextManager[None]:
         """Return the context for the batch's ``target_transform``: with a seed, its own draws."""
-        if self._config.seed is None:
+        if self._config.seed is None or not self._readable.transforms_targets:
             return nullcontext()
         return seeded(child(self._progress.batch_key, _TARGETS))
 
@@ -403,7 +315,7 @@ class NativeIterator(Iterator[Any]):
 
     def _finish(self) -> None:
         """End the epoch; warn of bad samples."""
-        self._source.end_epoch()
+        self._pipeline.context.source.end_epoch()
         self.close()
         bad = self._counters.bad_samples
         if not bad:

@@ -224,7 +224,6 @@ class DataLoader(Resumable[T], Generic[T]):
             if resolved.by_size and type(self._native) is not NativePath:
                 hint = "Take fastdata.DataLoader, or batches of one size."
                 raise UsageError("a BySize needs the core's own decoder", hint)
-            self._native.differ([NativePath(one) for one in resolved.by_size])
         own = getattr(self.batch_sampler, "sampler", self.sampler)
         if isinstance(own, LoadersOwn):
             own.native = resolved.native and self._batching.resumes

@@ -14,7 +14,8 @@ from torch.utils.data import ConcatDataset, Subset
 
 from fastdata.decode.folders import folder_class
 from fastdata.errors import UsageError
-from fastdata.loading.fields.samples import SOURCE, NativeSamples, require_names, row_number
+from fastdata.loading.fields.names import SOURCE, require_names, row_number
+from fastdata.loading.fields.samples import NativeSamples
 from fastdata.loading.samplers import PlannedSampler, whole
 from fastdata.plan.mixture import MixturePlan
 from fastdata.plan.sharding import epoch_number

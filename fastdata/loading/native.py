@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.data import default_collate
 
 from fastdata.decode.engine import Engine
 from fastdata.decode.rows import describe_kinds
 from fastdata.device.transfer import is_asynchronous
 from fastdata.errors import warn
 from fastdata.executors import helper_threads
-from fastdata.loading.fields.batch import Settings
 from fastdata.loading.fields.buffers import BufferPool
-from fastdata.loading.fields.further import (
-    Pipelines,
-    SizedPipelines,
-    blobs_among,
-    open_pipelines,
-)
-from fastdata.loading.fields.masks import MaskPipeline
-from fastdata.loading.fields.pipeline import Pipeline, plan_fetches
+from fastdata.loading.fields.field import Context
+from fastdata.loading.fields.image import ImageField
+from fastdata.loading.fields.pipeline import Pipeline, blobs_among, open_pipeline
 from fastdata.loading.fields.stats import Counters
-from fastdata.loading.fields.targets import reader_of
 from fastdata.loading.iterator import NativeIterator
 from fastdata.plan.order import Order
 from fastdata.plan.position import PassProgress
 from fastdata.plan.schedule import BatchSchedule, Drawn, Numbering
 from fastdata.storage.source import PassRequest, Source
-from fastdata.transforms.outcomes import without_fixed_size
-from fastdata.transforms.recipe import Recipe
 
 if TYPE_CHECKING:
+    from fastdata.loading.fields.readable import Readable
     from fastdata.loading.resolved import Resolved
-    from fastdata.remote.prefetch import FetchField, RemotePass
 
 
 class NativePath:
@@ -52,26 +43,25 @@ class NativePath:
     in_part = True
 
     def __init__(self, resolved: Resolved) -> None:
-        images, recipe, config = resolved.images, resolved.recipe, resolved.arguments
-        assert images is not None
-        assert recipe is not None
-        self._images = images
-        part_of = images.part_of if recipe.parts else None
-        self._settings = Settings(recipe, images.limits, reader=reader_of(images), part_of=part_of)
-        self._config = config
-        self._fields = config.fields or images.fields
+        config = self._config = resolved.arguments
+        # The dataset and its transform, for each size class of batches.
+        sized = resolved.by_size or (resolved,)
+        self._readables: list[Any] = [one.images for one in sized]
+        self._recipes: list[Any] = [one.recipe for one in sized]
+        self._readable: Readable = self._readables[0]
+        self._fields = config.fields or self._readable.fields
         self._source: Source | None = None
         self._engine: Engine | None = None
         self._pool: BufferPool | None = None
         self._bad: set[int] = set()
-        self._by_size: Sequence[NativePath] = ()
+        self._warned_fallback = Event()
         self.counters: Counters | None = None
 
     @property
     def source(self) -> Source:
         """Source of the samples."""
         if self._source is None:
-            self._source = self._images.open(self.learns)
+            self._source = self._readable.open(self.learns)
         return self._source
 
     def __len__(self) -> int:
@@ -82,24 +72,18 @@ class NativePath:
         """The share of each kind of image, and what decodes it, in words; "" without images."""
         if "image" not in self._fields:
             return ""
-        return describe_kinds(self.source, self._settings.limits, self._images.subset)
+        return describe_kinds(self.source, self._readable.limits, self._readable.subset)
 
     @property
     def _numbering(self) -> Numbering:
-        return self._images.numbering(self.source)
+        return self._readable.numbering(self.source)
 
     def take_over(self, other: NativePath) -> None:
         """Take over another path's threads and memory; its source, too, if files are the same."""
         self._engine, self._pool = other._engine, other._pool
-        if other._images.opens_as(self._images):
+        if other._readable.opens_as(self._readable):
             self._source, self._bad = other._source, other._bad
-            self._settings.told_fallback = other._settings.told_fallback
-
-    def differ(self, by_size: Sequence[NativePath]) -> None:
-        """Decode batches of each size class as another path does, from the same source."""
-        self._by_size = by_size
-        for one in by_size:
-            one._settings.told_fallback = self._settings.told_fallback
+            self._warned_fallback = other._warned_fallback
 
     def start(
         self,
@@ -116,20 +100,8 @@ class NativePath:
         ``sampler``: the batches come from a torch sampler. Substitutes for bad samples come from
         the order ``among``, None for all samples.
         """
-        config = self._config
-        numbering = self._numbering
+        config, numbering, drops = self._config, self._numbering, self._config.on_error == "drop"
         bad = self._bad if config.on_error in ("skip", "drop") else set()
-        fetches = None
-        if self.in_part and not self._by_size:
-            fetches = partial(plan_fetches, self._settings, numbering, key)
-        blobs = blobs_among(self.source, self._fields)
-        remote = self.source.start_pass(PassRequest(batches, numbering, bad, fetches, blobs))
-        if remote is not None:
-            batches = remote
-        drops = config.on_error == "drop"
-        schedule = BatchSchedule(
-            batches, numbering, key, bad, sampler=sampler, among=among, drops=drops
-        )
         engine, pool = self._engine, self._pool
         if engine is None and config.num_workers:
             engine = Engine(config.num_workers)
@@ -139,12 +111,36 @@ class NativePath:
         if config.persistent_workers:
             self._engine, self._pool = engine, pool
         helpers = helper_threads(config.num_workers)
-        self.counters = Counters(max(config.num_workers, 1), remote=remote)
-        about = pool, engine, helpers, self.counters, remote
-        for one in self._by_size:
-            one._source = self.source
-        several = [one._pipelines(*about) for one in self._by_size or (self,)]
-        pipeline = SizedPipelines(several) if self._by_size else several[0]
+        counters = self.counters = Counters(max(config.num_workers, 1))
+        # A user who asks for torch's function gets what that makes of a sample's fields.
+        as_torch = config.collate_fn is default_collate or self._readable.as_torch
+        context = Context(
+            self._readable,
+            self.source,
+            engine,
+            pool,
+            helpers,
+            counters,
+            single=config.own_collate(self._readable) is not None,
+            as_torch=as_torch and config.fields is None,
+            warned_fallback=self._warned_fallback,
+        )
+        pipeline = self._pipeline(context)
+        images, fetches = pipeline.delivered.get("image"), None
+        if self.in_part and isinstance(images, ImageField):
+            fetches = partial(images.plan_fetches, numbering, key)
+        blobs = blobs_among(self.source, self._fields)
+        remote = self.source.start_pass(PassRequest(batches, numbering, bad, fetches, blobs))
+        context.remote = counters.remote = remote
+        schedule = BatchSchedule(
+            batches if remote is None else remote,
+            numbering,
+            key,
+            bad,
+            sampler=sampler,
+            among=among,
+            drops=drops,
+        )
 
         def close() -> None:
             if remote is not None:
@@ -157,56 +153,12 @@ class NativePath:
             if engine is not None:
                 engine.close()
 
-        return NativeIterator(
-            pipeline,
-            schedule,
-            key,
-            self.source,
-            config,
-            self._images,
-            self.counters,
-            progress,
-            length,
-            self._to_device(pool),
-            close,
-        )
+        to_device = self._to_device(pool)
+        return NativeIterator(pipeline, schedule, key, config, progress, length, to_device, close)
 
-    def _pipelines(
-        self,
-        pool: BufferPool,
-        engine: Engine | None,
-        helpers: Executor,
-        counters: Counters,
-        remote: RemotePass | None,
-    ) -> Pipelines:
-        """Return the pipelines of a pass's fields."""
-
-        def decoder(source: Any, name: str, fetch: FetchField | None) -> Pipeline | MaskPipeline:
-            if name == "image":
-                return self._pipeline(pool, engine, helpers, counters, fetch)
-            if name not in self._images.further:
-                about = source, self._settings, pool.of(name)
-                return MaskPipeline(*about, helpers, counters, fetch)
-            recipe = without_fixed_size(self._images.further[name])
-            assert isinstance(recipe, Recipe)
-            settings = replace(self._settings, recipe=recipe, reader=None)
-            own = pool.of(name)
-            return Pipeline(source, settings, own, engine, helpers, counters, fetch)
-
-        single = self._config.own_collate(self._images) is not None
-        about = remote, single, self._settings.reader
-        return open_pipelines(self.source, self._fields, decoder, engine, *about)
-
-    def _pipeline(
-        self,
-        pool: BufferPool,
-        engine: Engine | None,
-        helpers: Executor,
-        counters: Counters,
-        fetch: FetchField | None,
-    ) -> Pipeline:
-        """Return the pipeline that decodes a pass's images."""
-        return Pipeline(self.source, self._settings, pool, engine, helpers, counters, fetch)
+    def _pipeline(self, context: Context) -> Pipeline:
+        """Return the pipeline of a pass's fields."""
+        return open_pipeline(context, self._recipes, self._readables, self._config.fields)
 
     def _to_device(self, pool: BufferPool) -> Callable[[torch.Tensor], torch.Tensor] | None:
         """Return the function that moves tensors to where images are; None for plain memory."""

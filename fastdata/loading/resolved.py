@@ -13,8 +13,8 @@ from fastdata.device.transfer import Destination
 from fastdata.errors import UsageError
 from fastdata.loading.arguments import Arguments
 from fastdata.loading.collate import fast_collate
+from fastdata.loading.fields.names import BESIDES, SOURCE
 from fastdata.loading.fields.readable import Readable, Unreadable
-from fastdata.loading.fields.samples import BESIDES, SOURCE
 from fastdata.loading.fields.targets import reader_of, require_still
 from fastdata.loading.images import recognise_any
 from fastdata.loading.mixture import transforms_of

@@ -20,11 +20,11 @@ from fastdata.machine import usable_cpus
 from fastdata.remote.opening import RemoteSource
 from fastdata.remote.urls import is_url
 from fastdata.storage.arrow import array
+from fastdata.storage.encodings import DEFAULT_STRIDE
 from fastdata.storage.files import crc32c_file, file_lock, whole_file, write_whole
 from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from fastdata.storage.packed import IndexedSource, PackedSource
 from fastdata.storage.records import SCHEMA, write_index
-from fastdata.storage.source import DEFAULT_STRIDE
 
 _LOCK_NAME = "_index.lock"
 #: Names of indexes, and of indexes and manifests while they are written.

@@ -26,7 +26,7 @@ Box stored_box(const Extent& extent, const Box& box, const SeekTable& table) {
 Fetch plan_fetch(const Extents& extents, size_t i, const std::vector<Box>& boxes) {
   ByteSpan seek_points;
   SeekTable table;
-  // Whoever decodes the sample will be told what is wrong.
+  // Decoding the sample reports errors.
   if (!may_be_partial(extents, i) || !seek_points_of(extents, i, seek_points).ok() ||
       !table.open(seek_points).ok() ||
       static_cast<int64_t>(table.jpeg_size()) != extents.extents[i].length)

@@ -1,5 +1,5 @@
-// What is read of a large JPEG that is not read whole: known from its seek table of version 2,
-// before a byte of it is here (docs/design/0015-partial-reads.md).
+// Partial reads of large JPEGs, planned from a seek table of version 2 before a byte of the JPEG is
+// read (docs/design/0015-partial-reads.md).
 #pragma once
 
 #include <vector>
@@ -16,24 +16,23 @@ bool may_be_partial(const Extents& extents, size_t i);
 /// thread's reader reads others. Throws std::bad_alloc.
 Status seek_points_of(const Extents& extents, size_t i, ByteSpan& seek_points);
 
-/// Reading parts that are more than that of a JPEG saves nothing.
+/// Whether reading parts saves time: not if they are more than seven eighths of the JPEG.
 inline bool worth_it(size_t parts, size_t whole) { return parts < whole / 8 * 7; }
 
-/// The box of a sample's stored image that a box comes from, which may be the turned image's; an
-/// empty one where its orientation is not known.
+/// Maps a box of the upright image to the stored image; an empty box if the orientation is unknown.
 Box stored_box(const Extent& extent, const Box& box, const SeekTable& table);
 
-/// What is fetched of a sample, in two ranges: the JPEG's header, and rows of MCUs.
+/// Two ranges of a sample to fetch: the JPEG's header, and rows of MCUs.
 struct Fetch {
-  size_t header = 0;  // its size; 0: the sample is to be fetched whole
+  size_t header = 0;  // its size; 0: fetch the whole sample
   uint32_t header_crc = 0;
   SegmentRun rows;
 };
 
-/// What decoding these boxes of a sample needs. Throws std::bad_alloc.
+/// Plans the ranges that decoding these boxes of a sample needs. Throws std::bad_alloc.
 Fetch plan_fetch(const Extents& extents, size_t i, const std::vector<Box>& boxes);
 
-/// Whether these bytes are the JPEG's that its rows' segments have checksums of.
+/// Whether these bytes match the checksums of the rows' segments.
 bool is_sound(const Extents& extents, size_t i, const SegmentRun& rows, ByteSpan bytes);
 
 }  // namespace fastdata

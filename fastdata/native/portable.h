@@ -1,7 +1,6 @@
 // Logarithm, exponential, sine and cosine from additions, multiplications and divisions alone,
-// which IEEE 754 defines to the bit: the C library's differ in the last bit from one version to the
-// next, and what is drawn (a crop, an angle) is to be the same on every machine. Within 1 ulp or
-// so.
+// which IEEE 754 defines to the bit. The C library's differ in the last bit between versions, but
+// draws (a crop, an angle) must be equal on every machine. Within 1 ulp or so.
 //
 // After a reduction of the range, series whose first omitted term is below 2^-56.
 #pragma once
@@ -13,7 +12,7 @@ namespace fastdata {
 // ln 2 in two parts; multiples of the first by up to 2^11 are exact.
 constexpr double kLn2High = 0x1.62e42fefap-1, kLn2Low = 0x1.cf79abc9e3b3ap-40;
 
-/// Of x above 0.
+/// Logarithm of x above 0.
 inline double portable_log(double x) {
   int exponent;
   double mantissa = std::frexp(x, &exponent);
@@ -28,7 +27,7 @@ inline double portable_log(double x) {
   return exponent * kLn2High + (exponent * kLn2Low + (2 * s + 2 * s * sum));
 }
 
-/// Of x from -700 to 700.
+/// Exponential of x from -700 to 700.
 inline double portable_exp(double x) {
   const double k = std::nearbyint(x * 0x1.71547652b82fep+0);  // x / ln 2
   const double r = (x - k * kLn2High) - k * kLn2Low;
@@ -37,7 +36,7 @@ inline double portable_exp(double x) {
   return std::ldexp(1 + sum, static_cast<int>(k));
 }
 
-/// Both of x, of which 2^20 turns at most.
+/// Sine and cosine of x, at most 2^20 turns.
 inline void portable_sine_cosine(double x, double& sine, double& cosine) {
   // pi / 2 in three parts; multiples of the first two by up to 2^22 are exact.
   constexpr double kHigh = 0x1.921fb544p+0, kMiddle = 0x1.0b4611a6p-34,

@@ -33,7 +33,7 @@ class ReadTask final : public Task {
 
   /// When it is done.
   std::vector<Blob>& blobs() { return blobs_; }
-  /// Of all threads.
+  /// Seconds of all threads.
   double seconds() const { return static_cast<double>(nanoseconds_.load()) * 1e-9; }
 
  private:

@@ -1,4 +1,4 @@
-// What can be wrong with a sample. The core throws nothing while it decodes:
+// Failures of a sample. The core throws nothing while it decodes:
 // every function that reads untrusted bytes returns one of these.
 #pragma once
 
@@ -8,33 +8,33 @@
 namespace fastdata {
 
 // Every code, once for C++ and for Python, which has their names (`_native.CODES`).
-#define FASTDATA_CODES(C)                                                      \
-  C(ok)                                                                        \
-  /* Not ours: a valid image, perhaps, but for another decoder. */             \
-  C(not_jpeg)                                                                  \
-  C(unsupported)                                                               \
-  /* The JPEG is damaged. */                                                   \
-  C(truncated)                                                                 \
-  C(bad_marker)                                                                \
-  C(bad_dimensions)                                                            \
-  C(bad_huffman_table)                                                         \
-  C(missing_table)                                                             \
-  C(bad_scan_data)                                                             \
-  /* The JPEG may be whole, but its seek points are not those of this JPEG. */ \
-  C(bad_seek_points)                                                           \
-  /* The request cannot be met. */                                             \
-  C(bad_region)                                                                \
-  C(bad_parameters)                                                            \
-  C(too_large)                                                                 \
-  C(out_of_memory)                                                             \
-  C(cancelled)                                                                 \
-  /* The sample's bytes cannot be had. */                                      \
-  C(file_missing)                                                              \
-  C(file_unreadable)                                                           \
-  C(too_many_files) /* are open, in this process or this machine */            \
-  C(cut_short)      /* the file ends before the blob does */                   \
-  C(changed)        /* the blob is not the one that was packed */              \
-  C(corrupt_index)  /* the index row makes no sense */                         \
+#define FASTDATA_CODES(C)                                           \
+  C(ok)                                                             \
+  /* Not ours: a valid image, perhaps, but for another decoder. */  \
+  C(not_jpeg)                                                       \
+  C(unsupported)                                                    \
+  /* The JPEG is damaged. */                                        \
+  C(truncated)                                                      \
+  C(bad_marker)                                                     \
+  C(bad_dimensions)                                                 \
+  C(bad_huffman_table)                                              \
+  C(missing_table)                                                  \
+  C(bad_scan_data)                                                  \
+  /* The seek points are of another JPEG. */                        \
+  C(bad_seek_points)                                                \
+  /* The request cannot be met. */                                  \
+  C(bad_region)                                                     \
+  C(bad_parameters)                                                 \
+  C(too_large)                                                      \
+  C(out_of_memory)                                                  \
+  C(cancelled)                                                      \
+  /* The sample's bytes cannot be had. */                           \
+  C(file_missing)                                                   \
+  C(file_unreadable)                                                \
+  C(too_many_files) /* are open, in this process or this machine */ \
+  C(cut_short)      /* the file ends before the blob does */        \
+  C(changed)        /* the blob is not the one that was packed */   \
+  C(corrupt_index)  /* the index row makes no sense */              \
   C(other_size)     /* the image has other dimensions than was said */
 
 #define FASTDATA_ENUMERATOR(name) name,

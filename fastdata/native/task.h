@@ -1,4 +1,4 @@
-// What the engine's threads do: samples that know nothing of each other.
+// Work of the engine's threads: independent samples.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,8 @@ class Task {
   virtual void share_among(int /*threads*/) {}
   virtual size_t parts() const { return 1; }  // of a sample
 
-  /// What is worth doing early, while samples of earlier batches are still waiting: called
-  /// once, as soon as a thread has finished a sample, if there is something to prepare.
+  /// Work to do early, while samples of earlier batches still wait: called once, as soon as a
+  /// thread has finished a sample, if `prepares`.
   virtual bool prepares() const { return false; }
   virtual void prepare() {}
 

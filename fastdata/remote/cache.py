@@ -121,7 +121,7 @@ class PieceCache(RangeCache):
         """See `RangeCache.read_present`; blocks on the disk."""
         parts = []
         for piece, first, last in self._parts(file, start, stop):
-            data = self._look(piece, first, last)
+            data = self._bytes_of(piece, first, last)
             if data is None:
                 return None
             parts.append(data)
@@ -141,7 +141,7 @@ class PieceCache(RangeCache):
 
     async def _read_part(self, piece: Piece, start: int, stop: int) -> bytes:
         for fills in range(_FILLS):
-            data = await asyncio.to_thread(self._look, piece, start, stop)
+            data = await asyncio.to_thread(self._bytes_of, piece, start, stop)
             if data is not None:
                 self._reads += not fills
                 return data
@@ -155,7 +155,7 @@ class PieceCache(RangeCache):
 
     async def ensure(self, piece: Piece) -> None:
         """See `RangeCache.ensure`."""
-        if not self._full and await asyncio.to_thread(self._look, piece) is None:
+        if not self._full and await asyncio.to_thread(self._bytes_of, piece) is None:
             await self._filled(piece)
 
     async def _filled(self, piece: Piece) -> bytes | None:
@@ -185,7 +185,7 @@ class PieceCache(RangeCache):
     def _size(self, piece: Piece) -> int:
         return min(self._piece, piece[0].size - piece[1] * self._piece)
 
-    def _look(self, piece: Piece, start: int = 0, stop: int = 0) -> bytes | None:
+    def _bytes_of(self, piece: Piece, start: int = 0, stop: int = 0) -> bytes | None:
         """Return bytes of a piece; None if it is missing or damaged."""
         path = self._path(piece)
         with contextlib.suppress(OSError), open(path, "rb", 0, opener=_open_no_link) as file:
@@ -219,7 +219,7 @@ class PieceCache(RangeCache):
                     try:
                         # Another process may have filled it meanwhile. Replace a piece that
                         # exists but cannot be read (a bad block, another user's file).
-                        if await asyncio.to_thread(self._look, piece) is not None:
+                        if await asyncio.to_thread(self._bytes_of, piece) is not None:
                             return None
                         data = await self._reader.read(piece[0].url, start, stop)
                         await asyncio.to_thread(self._store, descriptor, partial, path, data)
@@ -230,7 +230,7 @@ class PieceCache(RangeCache):
                         _unlink_same(partial, descriptor)
                         os.close(descriptor)
             await asyncio.sleep(_POLL)
-            if await asyncio.to_thread(self._look, piece) is not None:
+            if await asyncio.to_thread(self._bytes_of, piece) is not None:
                 return None
         return await self._reader.read(piece[0].url, start, stop)
 

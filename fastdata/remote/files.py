@@ -63,7 +63,7 @@ class RemotePath:
 
     def open(self, mode: Literal["rb"] = "rb") -> io.RawIOBase:
         """Open it for reading."""
-        return _Reader(self)
+        return _RemoteStream(self)
 
     def read(self, offset: int, length: int) -> bytes:
         """Read bytes, fewer at the end of the file; raise ChangedError if the file has changed."""
@@ -99,12 +99,7 @@ class RemotePath:
         def one(at: int) -> bytes:
             end = min(at + _MOST, stop)
             return read_bytes(
-                self.location,
-                self._options,
-                at,
-                end,
-                patience=self._patience,
-                state=self.mtime_ns,
+                self.location, self._options, at, end, patience=self._patience, state=self.mtime_ns
             )
 
         if stop - start <= _MOST:
@@ -113,7 +108,7 @@ class RemotePath:
             return b"".join(pool.map(one, range(start, stop, _MOST)))
 
 
-class _Reader(io.RawIOBase):
+class _RemoteStream(io.RawIOBase):
     def __init__(self, path: RemotePath) -> None:
         self._path = path
         self._at = 0
@@ -170,9 +165,7 @@ def list_paths(
 
 
 def archive_files(
-    place: str | os.PathLike[str],
-    extension: str,
-    storage_options: Mapping[str, Any] | None = None,
+    place: str | os.PathLike[str], extension: str, storage_options: Mapping[str, Any] | None = None
 ) -> list[LocalFile] | list[RemotePath]:
     """Return the files of a folder, of a pattern, or the one file that a place names.
 

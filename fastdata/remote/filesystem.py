@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastdata.errors import CorruptionError, RemoteError, SpaceError, UsageError
 from fastdata.remote.abandoning import Abandon
-from fastdata.remote.answers import (
-    SLOWEST,
-    asking,
-    require_length,
-    state_number,
-    too_long,
-)
+from fastdata.remote.answers import SLOWEST, asking, require_length, state_number, too_long
 from fastdata.remote.drivers import (
     BUCKETS,
     STALLED,
@@ -31,11 +25,7 @@ from fastdata.remote.drivers import (
     open_filesystem,
 )
 from fastdata.remote.retries import TRIES, Patience, TruncatedError, retrying
-from fastdata.remote.urls import (
-    join_url,
-    redact,
-    split_query,
-)
+from fastdata.remote.urls import join_url, redact, split_query
 from fastdata.storage.files import crc32c_file, free_space, human_bytes, whole_file
 
 if TYPE_CHECKING:

@@ -195,7 +195,8 @@ class RemoteSource(FetchedSource, IndexedSource):
         FetchedSource.__init__(self, url, cache, storage_options, options, text)
         self._whole = whole
         manifest = Manifest.parse(self.text, redact(join_url(url, MANIFEST_NAME)))
-        index = self._index_at(manifest.index, manifest.samples, manifest.generation)
+        self.generation = manifest.generation
+        index = self._open_index(manifest.index, manifest.samples)
         self._root = None if manifest.root is None else images_url(url, manifest.root)
         places = manifest.places(url, self._root, join_url)
         # Without the query, which follows each file's name.
@@ -205,7 +206,11 @@ class RemoteSource(FetchedSource, IndexedSource):
         IndexedSource.__init__(self, location, index, files, local=False)
         self._group_bytes = 0
         if manifest.groups is not None:
-            self._check_tables()
+            if self.cache_folder is not None:
+                raise UsageError(
+                    f"{location}: cache= keeps ranges of files, and a library decodes these",
+                    "Leave it out; or pack them: fastdata convert.",
+                )
             groups = sum(many for runs in manifest.groups for _, many in runs)
             self._group_bytes = max(manifest.blob_bytes // max(groups, 1), 1)
             # A pass plans with the size of a piece, which is a row group here.
@@ -214,13 +219,6 @@ class RemoteSource(FetchedSource, IndexedSource):
     def __reduce__(self) -> tuple[object, ...]:
         arguments = self.url, self.cache, self.storage_options, self.options
         return _reopen, (self.generation, *arguments)
-
-    def _check_tables(self) -> None:
-        if self.cache_folder is not None:
-            raise UsageError(
-                f"{self.location}: cache= keeps ranges of files, and a library decodes these",
-                "Leave it out; or pack them: fastdata convert.",
-            )
 
     @once
     def blocks(self) -> Blocks | None:
@@ -237,10 +235,7 @@ class RemoteSource(FetchedSource, IndexedSource):
         return Blocks(starts, max(self.options.memory // (2 * self._group_bytes * fields), 1))
 
     def _open_index(self, entry: FileEntry, rows: int) -> Index:
-        return self._index_at(entry, rows, self.generation)
-
-    def _index_at(self, entry: FileEntry, rows: int, generation: str) -> Index:
-        return Index(self._fetch_index(entry), rows, generation)
+        return Index(self._fetch_index(entry), rows, self.generation)
 
     def _fetch_index(self, entry: FileEntry) -> Path:
         if not is_url(self.url):

@@ -8,7 +8,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Hashable, Set
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -37,18 +37,15 @@ _HELD_OF_CACHE = 16 << 20
 _MOST_COMING = 1024
 
 
+@dataclass(slots=True, eq=False)
 class _Held(Wanted):
     """Range that was announced, is being fetched, or is in memory."""
 
-    __slots__ = ("data", "done", "request", "uses", "waiting")
-
-    def __init__(self, one: Wanted) -> None:
-        super().__init__(one.number, one.file, one.start, one.stop, one.check, one.key)
-        self.uses = 0
-        self.data: RangeOutcome = None
-        self.done = False
-        self.request: RangeRequest | None = None
-        self.waiting: list[Fetch] = []
+    uses: int = 0
+    data: RangeOutcome = None
+    done: bool = False
+    request: RangeRequest | None = None
+    waiting: list[Fetch] = field(default_factory=list)
 
 
 class Fetch:
@@ -240,7 +237,8 @@ class RemotePass:
         """Note that a batch will need a range; the caller holds the lock."""
         held = self._known.get(one.key)
         if held is None:
-            held = self._known[one.key] = self._unplanned[one.key] = _Held(one)
+            held = _Held(one.number, one.file, one.start, one.stop, one.check, one.key)
+            self._known[one.key] = self._unplanned[one.key] = held
             if self._cache is not None:
                 for piece in self._cache.pieces(one.file, one.start, one.stop):
                     self._pieces[piece] += 1

@@ -88,6 +88,7 @@ class RangeCache(ABC):
         """Remove the pieces that hold a byte range, because its bytes are wrong."""
 
 
+@dataclass(slots=True, eq=False)
 class Wanted:
     """Byte range to read: a sample of a dataset, or a part of one.
 
@@ -95,20 +96,16 @@ class Wanted:
     number of a whole sample, or a draw and a part.
     """
 
-    __slots__ = ("check", "file", "key", "number", "start", "stop")
+    number: int
+    file: FileRef
+    start: int
+    stop: int
+    check: int | Callable[[bytes], bool]
+    key: Hashable = None
 
-    def __init__(
-        self,
-        number: int,
-        file: FileRef,
-        start: int,
-        stop: int,
-        check: int | Callable[[bytes], bool],
-        key: Hashable = None,
-    ) -> None:
-        self.number, self.file, self.start, self.stop = number, file, start, stop
-        self.check = check
-        self.key = number if key is None else key
+    def __post_init__(self) -> None:
+        if self.key is None:
+            self.key = self.number
 
     def is_right(self, data: bytes) -> bool:
         """Return whether these bytes equal those that were packed."""
@@ -165,11 +162,7 @@ def merge(
 
 
 def plan(
-    coming: Iterable[Any],
-    reach: int,
-    merge_gap: int,
-    max_request: int,
-    needed: Iterable[Any] = (),
+    coming: Iterable[Any], reach: int, merge_gap: int, max_request: int, needed: Iterable[Any] = ()
 ) -> list[RangeRequest]:
     """Return the next requests, in the order in which batches need them.
 

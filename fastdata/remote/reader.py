@@ -36,10 +36,7 @@ class RangeReader:
     """
 
     def __init__(
-        self,
-        url: str,
-        options: RemoteOptions,
-        storage_options: Mapping[str, Any] | None = None,
+        self, url: str, options: RemoteOptions, storage_options: Mapping[str, Any] | None = None
     ) -> None:
         from fsspec.asyn import get_loop
 

@@ -155,11 +155,7 @@ class Retries:
     """
 
     def __init__(
-        self,
-        what: str,
-        tries: int = TRIES,
-        enough: int = _ENOUGH,
-        patience: Patience | None = None,
+        self, what: str, tries: int = TRIES, enough: int = _ENOUGH, patience: Patience | None = None
     ) -> None:
         self._what = what
         self._tries = tries

@@ -40,6 +40,7 @@ _LEAST = 3
 _PARQUET = b"PAR1"
 
 
+@dataclass(eq=False)
 class ColumnGroups:
     """Column of a file, by row group. Safe to use from several threads.
 
@@ -47,17 +48,11 @@ class ColumnGroups:
     have; ``starts`` has the first row of each row group, and the number of rows.
     """
 
-    def __init__(
-        self,
-        place: str,
-        column: str,
-        size: int,
-        starts: npt.NDArray[np.int64],
-        storage_options: Mapping[str, Any],
-    ) -> None:
-        self._place, self._column, self._size = place, column, size
-        self._options = storage_options
-        self.starts = starts
+    place: str
+    column: str
+    size: int
+    starts: npt.NDArray[np.int64]
+    storage_options: Mapping[str, Any]
 
     def group_of(self, row: int) -> int:
         """Return the row group that holds a row; the last one for a row beyond all."""
@@ -69,7 +64,7 @@ class ColumnGroups:
         try:
             if metadata is None:
                 arrow = MappedArrow(file.location)
-                top = column_path(arrow.schema, self._column)[0]
+                top = column_path(arrow.schema, self.column)[0]
                 table = pa.Table.from_batches([arrow.batch(group, top)])
             else:
                 # A copy: several threads may read one file behind a URL.
@@ -78,8 +73,8 @@ class ColumnGroups:
                     opened = pq.ParquetFile(
                         source, metadata=metadata, page_checksum_verification=True
                     )
-                    table = opened.read_row_group(group, [self._column], use_threads=False)
-            values = pa.chunked_array(chunks_of(table, column_path(table.schema, self._column)))
+                    table = opened.read_row_group(group, [self.column], use_threads=False)
+            values = pa.chunked_array(chunks_of(table, column_path(table.schema, self.column)))
             if len(values) != self.starts[group + 1] - self.starts[group]:
                 raise ValueError("it has another number of rows than when it was indexed")
         except ChangedError:
@@ -92,22 +87,22 @@ class ColumnGroups:
 
     def _changed(self, problem: str) -> CorruptionError:
         hint = "Put the file back as it was, or index it again with --force."
-        return CorruptionError(f"{redact(self._place)}: {problem}", hint)
+        return CorruptionError(f"{redact(self.place)}: {problem}", hint)
 
     def open(self) -> tuple[LocalFile | RemotePath, pq.FileMetaData | None]:
         """Return the file, and its metadata if it is Parquet; raises as `decode` does."""
-        file: LocalFile | RemotePath = LocalFile(Path(self._place))
+        file: LocalFile | RemotePath = LocalFile(Path(self.place))
         try:
-            if is_url(self._place):
-                file = remote_path(self._place, self._options)
-            if file.size != self._size:
-                raise self._changed(f"has {file.size} bytes, the manifest says {self._size}")
+            if is_url(self.place):
+                file = remote_path(self.place, self.storage_options)
+            if file.size != self.size:
+                raise self._changed(f"has {file.size} bytes, the manifest says {self.size}")
             with file.open() as source:
                 magic = source.read(len(_PARQUET))
                 source.seek(0)
                 metadata = pq.read_metadata(source) if magic == _PARQUET else None
         except FileNotFoundError:
-            what = f"{redact(self._place)}: no such file, though the index names it"
+            what = f"{redact(self.place)}: no such file, though the index names it"
             raise DatasetError(what, "Put it back, or index the files again.") from None
         except PARQUET_ERRORS as error:
             raise self._changed(f"cannot be read: {error}") from None
@@ -123,7 +118,7 @@ def _opened(table: ColumnGroups) -> tuple[LocalFile | RemotePath, pq.FileMetaDat
 
 
 @dataclass(eq=False)
-class _Group:
+class _DecodedGroup:
     """Decoded row group."""
 
     values: pa.ChunkedArray
@@ -146,9 +141,9 @@ class RowGroups(RangeCache):
         self.used = self.peak = self._reads = self._decoded = 0
         self._tables, self._reader = tables, reader
         self._clock = count()
-        self._held: dict[Piece, _Group] = {}
+        self._held: dict[Piece, _DecodedGroup] = {}
         self._damaged: dict[Piece, DatasetError] = {}
-        self._decoding: dict[Piece, asyncio.Task[_Group]] = {}
+        self._decoding: dict[Piece, asyncio.Task[_DecodedGroup]] = {}
         self._slots = asyncio.Semaphore(_DECODING)
 
     def counts(self) -> tuple[int, int]:
@@ -186,14 +181,14 @@ class RowGroups(RangeCache):
         for piece in self.pieces(file, start, stop):
             self._forget(piece)
 
-    def _value(self, group: _Group, start: int, stop: int) -> bytes:
+    def _value(self, group: _DecodedGroup, start: int, stop: int) -> bytes:
         group.used = next(self._clock)
         row, first = start >> VALUE_BITS, start & ((1 << VALUE_BITS) - 1)
         at = row - group.first
         data = group.values[at].as_py() if at < len(group.values) else None
         return (data or b"")[first : first + stop - start]
 
-    async def _group(self, piece: Piece) -> _Group:
+    async def _group(self, piece: Piece) -> _DecodedGroup:
         if piece in self._damaged:
             raise self._damaged[piece]
         group = self._held.get(piece)
@@ -206,14 +201,14 @@ class RowGroups(RangeCache):
         # Several may wait for the task; a cancelled one must not cancel it for the others.
         return await asyncio.shield(task)
 
-    def _end(self, piece: Piece, task: asyncio.Task[_Group]) -> None:
+    def _end(self, piece: Piece, task: asyncio.Task[_DecodedGroup]) -> None:
         del self._decoding[piece]
         error = None if task.cancelled() else task.exception()
         if type(error) in (CorruptionError, DatasetError):
             assert isinstance(error, DatasetError)
             self._damaged[piece] = error  # decode it once, not for each row
 
-    async def _decode(self, piece: Piece) -> _Group:
+    async def _decode(self, piece: Piece) -> _DecodedGroup:
         file, number = piece
         table = self._tables[file.url]
         async with self._slots:
@@ -225,7 +220,7 @@ class RowGroups(RangeCache):
                     break
                 self._forget(held)
             first = int(table.starts[number])
-            group = self._held[piece] = _Group(values, first, size, next(self._clock))
+            group = self._held[piece] = _DecodedGroup(values, first, size, next(self._clock))
             self.used += size
             self.peak = max(self.peak, self.used)
             self._decoded += 1

@@ -32,7 +32,7 @@ _KEPT_ERRORS = 4096
 
 
 def rows_per_piece(size: int, rows: int) -> int:
-    """Return the rows of each piece of a column, of its bytes and rows in all."""
+    """Return the rows of each piece of a column that has so many bytes and rows."""
     wanted = _PIECE_BYTES * max(rows, 1) // max(size, 1)
     return 1 << max(0, min(wanted, _PIECE_ROWS).bit_length() - 1)
 
@@ -213,7 +213,7 @@ def values_in(
     numbers: npt.NDArray[np.int64],
     places: npt.NDArray[np.int64],
 ) -> pa.Array:
-    """Return values by the piece of each, (N,), at least one, and by their places there."""
+    """Return the values at some places, at least one, each in the piece of its number."""
     order = np.argsort(numbers, kind="stable")
     chosen, starts = np.unique(numbers[order], return_index=True)
     parts = np.split(places[order], starts[1:])
@@ -237,7 +237,7 @@ def as_column(array: pa.Array) -> Column:
 
 
 def as_objects(values: Sequence[Any]) -> npt.NDArray[Any]:
-    """Return Python objects as an array of them."""
+    """Return an array of Python objects."""
     objects = np.empty(len(values), object)
     for slot, value in enumerate(values):
         objects[slot] = value

@@ -1,4 +1,4 @@
-"""Names of image encodings, and the extensions of their files."""
+"""Encodings of images: names, extensions of files, and which the core decodes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ from fastdata import _native
 
 #: The encodings an index may name, in the order of their codes (docs/formats/index.md).
 ENCODINGS = _native.ENCODINGS
+
+#: Encodings of JPEGs that the core decodes, if nothing else about them is unusual.
+NATIVE_JPEGS = ("jpeg", "jpeg-progressive")
+#: Codes of images that the core leaves to other decoders; other codes mean damage.
+NOT_NATIVE = ("unsupported", "not_jpeg")
+#: Pixels between seek points: 0.9% of a photograph's bytes (docs/design/0002-native-core.md).
+DEFAULT_STRIDE = 128
 
 #: The file extension of a blob in each encoding.
 EXTENSIONS = {
@@ -35,3 +42,8 @@ IMAGE_EXTENSIONS = (*_TORCHVISION, ".gif", ".avif", ".heic", ".heif", ".jxl")
 def is_image_name(name: str) -> bool:
     """Return whether a file's name has an image's extension."""
     return name.lower().endswith(IMAGE_EXTENSIONS)
+
+
+def upright_size(width: int, height: int, orientation: int) -> tuple[int, int]:
+    """Return the size of an image that is turned as an EXIF orientation says."""
+    return (height, width) if 5 <= orientation <= 8 else (width, height)

@@ -138,19 +138,19 @@ def _digest(dataset: Any, paths: list[str]) -> str:
 
 
 class _TableFields:
-    """Fields of a dataset's features, mode as of `Hub`, and names of the classes of ``label``."""
+    """Fields of a dataset's features, mode of its images, and names of the classes of ``label``."""
 
     def __init__(
         self, table: pa.Table, features: dict[str, Any], kinds: dict[str, str], where: Any
     ) -> None:
         self._table, self._kinds, self._where = table, kinds, where
         self.fields: list[TableField] = []
-        self.mode: str | None = None
         self.classes: list[str] = []
         self._flat = dict(_flattened(features))
         image = self._image()
         label = self._label()
-        self._add_image(image)
+        self.mode = self._flat[image].mode
+        self.fields.append(TableField(IMAGE, image))
         if label is not None:
             self.classes = list(getattr(self._flat[label], "names", None) or ())
             self.fields.append(TableField(LABEL, label))
@@ -166,12 +166,9 @@ class _TableFields:
                     f'"image" and "mask" are for its columns of images: {", ".join(images)}.',
                 )
 
-    def _images(self) -> list[tuple[str, ...]]:
-        return [place for place, one in self._flat.items() if _kind(one) == "Image"]
-
     def _image(self) -> tuple[str, ...]:
         """Return the place of the image of a row."""
-        places = self._images()
+        places = [place for place, one in self._flat.items() if _kind(one) == "Image"]
         if not places:
             raise UsageError(
                 f"{self._where}: none of its columns is datasets.Image: "
@@ -201,10 +198,6 @@ class _TableFields:
             return False
         chunks = chunks_of(self._table, place)
         return bool(pa.types.is_integer(chunks[0].type)) and not nullable(chunks)
-
-    def _add_image(self, place: tuple[str, ...]) -> None:
-        self.mode = self._flat[place].mode
-        self.fields.append(TableField(IMAGE, place))
 
     def _add(self, name: str, place: tuple[str, ...], feature: Any) -> None:
         """Add the field of a column beside image and label."""

@@ -80,10 +80,8 @@ class Index(Sequence[Row]):
 
     def unusable(self, error: OSError | ValueError) -> DatasetError:
         """Return the error for an index that `_native.Files` cannot read."""
-        # A ValueError: another file has its name.
-        return self._unreadable(error) if isinstance(error, OSError) else self._changed()
-
-    def _unreadable(self, error: OSError) -> DatasetError:
+        if not isinstance(error, OSError):  # another file has its name
+            return self._changed()
         if is_too_many(error):
             return DatasetError(
                 f"{self.path}: the index cannot be opened: {error.strerror}", MORE_FILES
@@ -204,11 +202,7 @@ class Index(Sequence[Row]):
 
     def rows(self, start: int, stop: int, *, seek_points: bool = True) -> Iterator[Row]:
         """Yield the rows from ``start`` to ``stop``, with or without seek points; see `batches`."""
-        names = (
-            SCHEMA.names
-            if seek_points
-            else [name for name in SCHEMA.names if name != "seek_points"]
-        )
+        names = [name for name in SCHEMA.names if seek_points or name != "seek_points"]
         for batch in self.batches(start, stop, names):
             columns = [batch.column(name) for name in names]
             for at in range(batch.num_rows):

@@ -21,9 +21,7 @@ def parse_json(data: str | bytes, *, lenient: bool = False) -> Any:
         data = data.decode(json.detect_encoding(data) if lenient else "utf-8")
     try:
         value = json.loads(
-            data,
-            object_pairs_hook=_object,
-            parse_constant=float if lenient else _refuse_constant,
+            data, object_pairs_hook=_object, parse_constant=float if lenient else _refuse_constant
         )
     except RecursionError:  # deeper than the interpreter goes
         raise ValueError(_TOO_DEEP) from None

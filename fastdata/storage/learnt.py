@@ -22,6 +22,7 @@ from fastdata import _native
 from fastdata._native import crc32c
 from fastdata.errors import FastdataError, UsageError, warn
 from fastdata.storage.cache import Cache
+from fastdata.storage.encodings import DEFAULT_STRIDE
 from fastdata.storage.files import (
     cache_folder,
     digest_name,
@@ -33,7 +34,7 @@ from fastdata.storage.files import (
     write_exactly,
 )
 from fastdata.storage.records import seed_of
-from fastdata.storage.source import DEFAULT_STRIDE, Rows, Source, Stamped
+from fastdata.storage.source import Rows, Source, Stamped
 from fastdata.storage.trust import distrust, is_own_file, make_cache_folder
 
 #: Name of the file.

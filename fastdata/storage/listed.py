@@ -15,12 +15,12 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.errors import LEAVE_OUT
 from fastdata.storage.cache import Cache
+from fastdata.storage.encodings import NOT_NATIVE
 from fastdata.storage.fields import BLOBS
 from fastdata.storage.files import is_too_many, read_file
 from fastdata.storage.learnt import LearningSource, Learnt, learnt_of
 from fastdata.storage.source import (
     MOST_BYTES,
-    NOT_NATIVE,
     Blob,
     BlobColumn,
     Gathered,
@@ -65,7 +65,7 @@ class UnindexedSource(LearningSource):
 
     @abstractmethod
     def _identity(self) -> tuple[str, int]:
-        """Return a text that tells this dataset from others, and the images it has in all."""
+        """Return a text that identifies this dataset, and the number of images that it has."""
 
     def _open_learnt(self, cache: Cache | None) -> Learnt | None:
         text, count = self._identity()
@@ -73,7 +73,7 @@ class UnindexedSource(LearningSource):
         return learnt_of(self.location, digest, count, cache)
 
     def _images(self, rows: Rows, paths: Sequence[str], raw: bool = False) -> BlobColumn:
-        """Return images with what is known of them; path "" if bytes are attached later.
+        """Return images with their known sizes and kinds; path "" if bytes are attached later.
 
         ``raw``: they are pixels, not files.
         """
@@ -109,7 +109,7 @@ class UnindexedSource(LearningSource):
         return self._turned(data, field)
 
     def _turned(self, data: bytes, field: str = "") -> Blob:
-        """Return a blob, and whether its image is turned; ``field`` if it is not the image."""
+        """Return a blob with its unknown turn, if it has any; ``field`` if it is not the image."""
         kind = self.field(field).kind if field else "image"
         return Blob(data, orientation=-1 if self.upright and kind == "image" else 0)
 

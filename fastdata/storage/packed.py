@@ -21,6 +21,7 @@ from fastdata.errors import LEAVE_OUT, CorruptionError, DatasetError, FastdataEr
 from fastdata.once import once
 from fastdata.storage.cache import Cache
 from fastdata.storage.columns import ColumnReader, as_column
+from fastdata.storage.encodings import upright_size
 from fastdata.storage.fields import BLOBS, LABEL
 from fastdata.storage.files import open_file, read_exactly, remedy
 from fastdata.storage.index import Index
@@ -42,7 +43,6 @@ from fastdata.storage.source import (
     Rows,
     Source,
     Stamped,
-    upright_size,
 )
 from fastdata.text import human_count, human_size
 

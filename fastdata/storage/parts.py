@@ -13,13 +13,7 @@ from pathlib import Path
 
 from fastdata.errors import CorruptionError, DatasetError
 from fastdata.storage.joined import JoinedSource
-from fastdata.storage.manifest import (
-    Manifest,
-    PartEntry,
-    PartsError,
-    PartsManifest,
-    generation_in,
-)
+from fastdata.storage.manifest import Manifest, PartEntry, PartsError, PartsManifest, generation_in
 from fastdata.storage.packed import IndexedSource, PackedSource, explained
 from fastdata.storage.records import Row
 from fastdata.storage.source import Capabilities, Hints, count_samples

@@ -29,6 +29,7 @@ from fastdata.errors import (
     UsageError,
 )
 from fastdata.once import once
+from fastdata.storage.encodings import NATIVE_JPEGS, upright_size
 from fastdata.storage.fields import BLOBS, IMAGE_AND_LABEL, KINDS, Field
 from fastdata.text import human_count
 
@@ -38,12 +39,6 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 #: array of one shape; else an Arrow array of N values.
 Column: TypeAlias = npt.NDArray[Any] | pa.Array
 
-#: Encodings of JPEGs that the core decodes, if nothing else about them is unusual.
-NATIVE_JPEGS = ("jpeg", "jpeg-progressive")
-#: Codes of what the core leaves to other decoders, rather than finds damaged.
-NOT_NATIVE = ("unsupported", "not_jpeg")
-#: Pixels between seek points: 0.9% of a photograph's bytes (docs/design/0002-native-core.md).
-DEFAULT_STRIDE = 128
 #: Most bytes of an image. The native core has the same bound (``io/extents.cpp``).
 MOST_BYTES = 1 << 30
 
@@ -72,11 +67,6 @@ class Capabilities:
     stride: int = 0
     partly_local: bool = False
     row_groups: bool = False
-
-
-def upright_size(width: int, height: int, orientation: int) -> tuple[int, int]:
-    """Return the size of an image that is turned as an EXIF orientation says."""
-    return (height, width) if 5 <= orientation <= 8 else (width, height)
 
 
 class Blob(NamedTuple):
@@ -207,13 +197,7 @@ class ExtentTable:
     """Extents of an index's rows, gathered by the native core without Python for each row.
 
     `fastdata.storage.index.Index.locate` makes it. Safe to use from several threads, and after a
-    fork.
-
-    Args:
-        table: The core's table.
-        require_unchanged: Raises CorruptionError if the index was written to.
-        unusable: Returns the error for an index that cannot be read.
-        labelled: Whether its rows have labels.
+    fork. ``labelled``: its rows have labels.
     """
 
     def __init__(
@@ -285,7 +269,7 @@ class Source(ABC):
     upright = False
     generation = ""
 
-    # The minimum, and what lies there now.
+    # The minimum.
 
     @abstractmethod
     def __len__(self) -> int:
@@ -294,7 +278,7 @@ class Source(ABC):
     @property
     @abstractmethod
     def classes(self) -> Sequence[str]:
-        """Names of classes; a label is a place among them."""
+        """Names of classes; a label is an index into them."""
 
     @abstractmethod
     def key(self, row: int) -> str:
@@ -325,16 +309,16 @@ class Source(ABC):
             UsageError: There is no such field.
         """
 
-    def generation_now(self) -> str:
-        """Return the generation of what lies there now; "" if it is no dataset any more."""
-        return self.generation
-
     # Reading.
 
     @property
     def summary(self) -> str:
         """Number and kind of its rows, in words."""
         return count_samples(len(self), self.classes)
+
+    def generation_now(self) -> str:
+        """Return the generation of the dataset at its location now; "" if there is none."""
+        return self.generation
 
     def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
         """Return some fields of several rows, without reading blobs whose extents are known.
@@ -417,7 +401,7 @@ class Source(ABC):
     # Errors.
 
     def describe(self, row: int) -> str:
-        """Return which row this is and where it lies: the beginning of an error message."""
+        """Return a row's number, key and place: the beginning of an error message."""
         return f"{self.location}: sample {row} ({self.key(row)})"
 
     def problem(self, row: int, detail: str, code: str = "", hint: str = "") -> FastdataError:
@@ -444,11 +428,11 @@ class Source(ABC):
     # Discoveries while decoding. Safe to call from several threads.
 
     def resized(self, rows: Rows, measured: Measured) -> None:
-        """Note what `gather` did not know, or knew otherwise."""
+        """Record properties that `gather` did not know, or knew wrongly."""
         return
 
     def declined(self, row: int, code: str) -> None:
-        """Note that the core does not decode a row as it is, and why: its code."""
+        """Record that the core does not decode a row as it is; ``code`` is its reason."""
         return
 
     def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
@@ -456,7 +440,7 @@ class Source(ABC):
         return
 
     def end_epoch(self) -> None:
-        """Note that all rows of an epoch have been delivered."""
+        """Record that all rows of an epoch were delivered."""
         return
 
 

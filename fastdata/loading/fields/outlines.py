@@ -157,7 +157,7 @@ def native_outlines(
     lists: Mapping[str, pa.Array],
     *,
     relative: bool = False,
-) -> _native.Outlines:
+) -> _native.OutlineArrays:
     """Return the outlines of N images for the core; widths and heights are in pixels, (N,).
 
     ``lists`` have a row for each image. ``polygons``: for each object a list of polygons, each x,
@@ -166,7 +166,7 @@ def native_outlines(
     objects. ``relative``: polygons are in parts of the image's sides.
     """
     polygons, runs = lists.get("polygons"), lists.get("rle")
-    return _native.Outlines(
+    return _native.OutlineArrays(
         np.ascontiguousarray(widths, np.int32),
         np.ascontiguousarray(heights, np.int32),
         list_offsets(next(iter(lists.values()))),

@@ -356,16 +356,7 @@ class TargetReader:
         whole = values.dtype.kind in "iu" or target.kind == "visibility"
         return (values.astype(np.int64) if whole else values), offsets
 
-    def geometry(self, name: str, moved: Moved) -> Geometry | None:
-        """Return the geometry of a batch, if a target is that."""
-        import torch
-
-        if self.joint.targets[name].kind != "geometry":
-            return None
-        several = moved.matrices, moved.source_sizes, moved.sizes
-        return Geometry(*map(torch.from_numpy, several))
-
-    def samples(self, name: str, column: Column | None, moved: Moved) -> list[Any]:
+    def samples(self, name: str, column: Column, moved: Moved) -> list[Any]:
         """Return a target of each sample of a batch, as a joint transform has it.
 
         Lists of numbers are tensors, int64 if they are whole. Boxes and key points are of
@@ -373,9 +364,6 @@ class TargetReader:
         """
         import torch  # here, as listing and converting datasets needs none
 
-        if (geometry := self.geometry(name, moved)) is not None:
-            return [Geometry(*one) for one in zip(*geometry, strict=True)]
-        assert column is not None
         target = self.joint.targets[name]
         if target.kind == "objects":
             return [mapped(one, lambda part: part) for one in column.tolist()]

@@ -33,7 +33,7 @@ BlurWeights blur_weights(int kernel, double sigma) {
   return blur;
 }
 
-/// The index that stands at i, from -n + 1 to 2n - 2, if those outside mirror those inside.
+/// Maps index i, from -n + 1 to 2n - 2, into a row of n that is mirrored at both ends.
 int mirrored(int i, int n) { return i < 0 ? -i : i < n ? i : 2 * (n - 1) - i; }
 
 }  // namespace

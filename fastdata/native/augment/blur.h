@@ -9,7 +9,7 @@ namespace fastdata {
 constexpr int kMaxBlurKernel = 255;
 
 /// One pass of a row, plus `start`. taps[-radius] to taps[radius] are read, n floats of each;
-/// weights[t] is that of taps[-t] and of taps[t]. n is a multiple of 32.
+/// weights[t] is the weight of taps[-t] and taps[t]. n is a multiple of 32.
 using BlurRow = void (*)(const float* const* taps, const float* weights, int radius, size_t n,
                          float start, float* out);
 

@@ -1,4 +1,4 @@
-// Pixels that stand outside an image.
+// Pixels outside an image.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@ namespace fastdata {
 
 enum class PadMode { constant, edge, reflect, symmetric };
 
-/// The pixel, of n, that stands `i` before the first or behind the last (numpy.pad).
+/// The pixel, of n, at place `i`, which may lie outside (numpy.pad).
 inline int padded_from(PadMode mode, int64_t i, int n) {
   if (mode == PadMode::edge || n == 1) return i < 0 ? 0 : i < n ? static_cast<int>(i) : n - 1;
   const int64_t period = mode == PadMode::reflect ? 2 * (int64_t{n} - 1) : 2 * int64_t{n};

@@ -12,7 +12,7 @@ enum class Interpolation { nearest, bilinear, bicubic };
 enum class Projection {
   fixed,        // affine, in integers of 16.16 bits, which may wrap; nearest alone
   affine,       // in double precision
-  perspective,  // likewise
+  perspective,  // in double precision
 };
 
 // Note [Packed pixels]: a warp reads its source at any place, so three planes would cost three

@@ -17,7 +17,7 @@ struct BinaryChunk {
   ByteSpan offsets, data;
 };
 
-/// Chunks, one after the other. Who makes it keeps alive what they lie in.
+/// Chunks, one after the other. The caller owns their memory.
 class BinaryColumn {
  public:
   enum class Found { value, null, damaged };

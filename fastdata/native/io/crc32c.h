@@ -8,10 +8,10 @@
 
 namespace fastdata {
 
-/// The CRC of what `crc` is the CRC of, followed by `bytes`. Start with 0.
+/// Extends `crc` by `bytes`. Start with 0.
 uint32_t crc32c(ByteSpan bytes, uint32_t crc = 0);
 
-/// Whether it is the processor that computes them; fifty times slower where not.
+/// Whether the processor has an instruction for it; fifty times slower without.
 bool crc32c_by_instruction();
 
 /// The CRC of A followed by B, given both their CRCs and B's length.

@@ -53,7 +53,7 @@ constexpr int8_t kOtherEncoding = encoding_code("other");
 /// Whether the core decodes images of that encoding, or has to look.
 constexpr bool is_native(int8_t encoding) { return encoding <= kProgressiveEncoding; }
 
-/// Of a row: what is not known is for a decoder that looks at the bytes.
+/// The encoding of a row; unknown codes are for a decoder that looks at the bytes.
 constexpr int8_t known_encoding(uint8_t code) {
   return code < std::size(kEncodingNames) ? static_cast<int8_t>(code) : kOtherEncoding;
 }
@@ -92,7 +92,7 @@ struct SharedFiles {
   uint32_t seed = 0;              // of the checksums in both (io/record.h)
 };
 
-/// N samples. Who makes it keeps alive what the seek points and the bytes in memory lie in.
+/// N samples. The caller owns the memory of the seek points and bytes.
 struct Extents {
   explicit Extents(size_t count);
 
@@ -100,7 +100,7 @@ struct Extents {
   const char* path(size_t i) const;  // "" where the index gives none
   /// Gives sample i a file of its own.
   void set_path(size_t i, const std::string& path);
-  /// Makes samples those of another, in its order. Spans go on pointing to where they did.
+  /// Copies another's samples to these slots, in its order. Spans still point to its memory.
   void place(const Extents& part, const std::vector<int64_t>& slots);
 
   /// Makes the stored size of sample i, whose orientation is known, the upright image's.
@@ -129,9 +129,9 @@ class BlobReader {
   /// Throws std::bad_alloc.
   Status read(const Extents& extents, size_t i, bool check, ByteSpan& blob);
 
-  /// The same where only some parts of it are wanted, which ascend: what else is in `blob` is
-  /// anything, and nothing is checked. False in `read`, and nothing read: it has not `size` bytes,
-  /// or its file is not the one that its seek points are of, or not all of them are in memory.
+  /// Reads some parts of a sample, ascending, without checks; other bytes of `blob` have any value.
+  /// False in `read`: it has another size, its file is not the one of its seek points, or not all
+  /// parts are in memory.
   Status read_parts(const Extents& extents, size_t i, size_t size,
                     const std::vector<ByteRange>& parts, ByteSpan& blob, bool& read);
 
@@ -142,13 +142,13 @@ class BlobReader {
   /// next call. They are checked; damaged ones that were learnt are none. Throws std::bad_alloc.
   Status read_table(const Extents& extents, size_t i, ByteSpan& table);
 
-  /// The file that the last call of the others has read; of bytes in memory, their number.
+  /// Stamp of the file that the last call read; for bytes in memory, their number.
   const FileStamp& stamp() const { return stamp_; }
 
-  /// Of all calls: of samples and of their seek points.
+  /// Bytes of samples and seek points that all calls read.
   uint64_t bytes_read() const { return bytes_read_; }
 
-  /// errno of the last of these that failed, 0 where the system had nothing to complain of.
+  /// errno of the last call that failed; 0 if the system reported no error.
   int error_number() const { return error_number_; }
 
   /// Frees what a very large sample needed.

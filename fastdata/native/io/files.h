@@ -37,11 +37,11 @@ class OpenFile {
   const FileStamp& stamp() const { return stamp_; }
   uint64_t inode() const { return inode_; }
 
-  /// Whether the inode tells files apart: drivers in user space, such as those of buckets, give a
+  /// Whether the inode tells files apart: drivers in user space, such as of buckets, give a
   /// file another one each time. Asks the server of a network disk.
   bool has_inode() const;
 
-  /// What it is now; of a file that cannot be asked, one that no file has.
+  /// Its stamp now; one that no file has if the system cannot tell.
   FileStamp current_stamp() const;
 
   /// `pread` until `length` bytes are there; `cut_short` if the file ends before.

@@ -9,7 +9,7 @@
 
 namespace fastdata {
 
-/// As it stands in the file: all supported machines are little-endian.
+/// As in the file: all supported machines are little-endian.
 struct Record {
   int64_t offset, length;  // of the blob
   int64_t heap_at;         // where in the heap the key begins, then path, seek table, its checksum
@@ -54,7 +54,7 @@ static_assert(sizeof(LearntEntry) == 32 && std::is_trivially_copyable_v<LearntEn
 constexpr int64_t kLearntAt = 64;  // of the first row's entry
 constexpr int64_t kMostLearnt = 1 << 24;
 
-/// Of generation, row's number and seek table.
+/// Checksum of generation, row's number and seek table.
 uint32_t table_crc(ByteSpan table, int64_t row, uint32_t seed = 0);
 
 /// Whether a seek table, which its checksum follows, is one of `row`'s, unchanged.

@@ -27,7 +27,7 @@ struct IndexedDataset {
 
 class RecordTable {
  public:
-  /// `records_at`: where the first of `rows` records stands; `heap_size` bytes follow the last.
+  /// `records_at`: offset of the first of `rows` records; `heap_size` bytes follow the last.
   RecordTable(IndexedDataset dataset, std::shared_ptr<Files> index, int64_t records_at,
               int64_t rows, int64_t heap_size);
 

@@ -26,7 +26,7 @@ struct BandScan {
 using DecodeBand = bool (*)(BandScan& band, uint32_t blocks, uint64_t* nonzero,
                             int16_t* coefficients);
 
-// An entry of a first scan's look-up, by bits, as those of AC look-ups (huffman.h):
+// An entry of a first scan's look-up, by bits, like AC look-ups (huffman.h):
 //    0-5   length of the code and its extra bits; 0: slow
 //    8-15  how far the symbol advances in the block: run + 1, kAcEndOfBlock for a run of ends of
 //          blocks, kAcEscape for all else: runs without a coefficient, codes and extra bits that

@@ -15,7 +15,7 @@
 
 namespace fastdata {
 
-/// The default limit of scans: images of more are left alone.
+/// The default limit of scans; images with more are not decoded.
 constexpr int kUsualMaxScans = 64;
 
 /// Decodes one image at a time, with memory that it keeps for the next. For one thread.

@@ -75,7 +75,7 @@ struct EntryPoint {
 /// at or after `end`, nor beyond the first marker.
 void open_stream(Stream& stream, ByteSpan jpeg, const EntryPoint& entry, size_t end);
 
-/// Gives the stream the next `blocks` blocks to decode: `plan` is that of the first,
+/// Gives the stream the next `blocks` blocks to decode: `plan` is the first block's,
 /// coefficients go to `block` (64 zeros each), last zig-zag indices to `last`.
 /// False: the stream failed.
 bool start_run(Stream& stream, const BlockPlan* plan, uint32_t blocks, int16_t* block,

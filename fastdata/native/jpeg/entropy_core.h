@@ -135,7 +135,7 @@ FASTDATA_INLINE bool skip_symbol(Cursor& cursor, Stream& s) {
   return true;
 }
 
-/// As many AC symbols as a look-up holds, if the block goes on after them; else leaves the
+/// As many AC symbols as a look-up holds, if the block does not end with them; else leaves the
 /// cursor as it is.
 FASTDATA_INLINE bool step(SkipCursor& cursor, uint32_t& entry) {
   entry = cursor.skip[cursor.bits >> (64 - kAcLookupBits)];
@@ -221,7 +221,7 @@ Stream* run_in_turns(Stream* const* given, int count, RunSource& runs) {
                          : count == 2 ? run_streams<StreamCursor, 2>(streams, runs)
                                       : run_streams<StreamCursor, 1>(streams, runs);
     if (streams[finished]->error) return streams[finished];
-    // With one stream fewer the loop goes on: three, two, one.
+    // The loop continues with one stream fewer: three, two, one.
     streams[finished] = streams[--count];
   }
   return nullptr;

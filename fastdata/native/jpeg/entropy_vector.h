@@ -69,16 +69,16 @@ constexpr uint32_t kVectorSlow = 127;
 struct VectorTables {
   static constexpr int kEntries = 1 << kVectorLookupBits;
   static constexpr int kAcTables = 4 * kEntries;  // behind the DC tables
-  static constexpr int kIdle = 8 * kEntries;      // an entry that stands still
+  static constexpr int kIdle = 8 * kEntries;      // an entry that does not advance
 
-  /// Rebuilds the look-ups whose codes differ from those of the image before.
+  /// Rebuilds the look-ups whose codes differ from the last image's.
   void build(const EntropyTables& tables);
 
   alignas(64) uint32_t lookup[kIdle + 1] = {};
   // By block of the MCU: where its look-ups are, and the block after it. The last place is
   // an idle lane's.
   alignas(64) uint32_t dc[kVectorLanes], ac[kVectorLanes], next[kVectorLanes];
-  HuffmanSpec built[8];  // what the look-ups are of
+  HuffmanSpec built[8];  // the codes of the look-ups
 };
 
 /// The loop's state, which it keeps in registers.
@@ -87,7 +87,7 @@ struct VectorLanes {
   alignas(64) uint32_t lookup[kVectorStreams];      // the table of the next symbol
   alignas(64) uint32_t index[kVectorStreams];       // of the last coefficient, from 1
   alignas(64) uint32_t block[kVectorStreams];       // its block's place in `coefficients`
-  alignas(64) uint32_t last_block[kVectorStreams];  // that of the segment's last block
+  alignas(64) uint32_t last_block[kVectorStreams];  // the place of the segment's last block
   alignas(64) uint32_t plan[kVectorStreams];        // the block's place in the MCU
   const uint8_t* bytes;
   int16_t* coefficients;  // there is a place before the first

@@ -74,7 +74,7 @@ constexpr uint32_t kAcEscape = 128;
 // cannot make the bit count negative whatever it holds.
 constexpr int kMaxDcEntryBits = 23;
 
-// A skip entry serves to get past a block. It stands for as many AC symbols as have their codes
+// A skip entry advances past several AC symbols: those with their codes
 // among its bits; the last one's extra bits may lie behind. By bits: 0-5 the symbols' length; 6-11
 // how far they advance; 12 the last one is an end of block; 13 there is none, the first is too
 // long. Three fit in a refill.

@@ -29,12 +29,12 @@ constexpr int kF3_072711026 = 25172;
 constexpr int kColumnShift = kIdctBits - 2;
 constexpr int kRowShift = kIdctBits + 2 + 3;
 
-/// How a block's coefficients lie: row by row, as streams in turns leave them, or as they stand in
-/// the scan, as the vector does (entropy_vector.h).
+/// Order of a block's coefficients: row by row, as streams in turns leave them, or as in the scan,
+/// as the vector leaves them (entropy_vector.h).
 enum class CoefficientOrder { natural, zigzag };
 
 /// One row of blocks of one component, as the entropy decoder left them: MCU by MCU,
-/// this component's blocks in between those of the others.
+/// this component's blocks between the other components'.
 struct BlockRow {
   int16_t* coefficients;  // of the row's first block
   uint8_t* last;          // its last zig-zag index; null in zig-zag order

@@ -75,8 +75,8 @@ FASTDATA_INLINE void transpose(I* v) {
   v[7] = hi64(b5, b7);
 }
 
-/// What `idct_lanes` leaves to the scalar path: of `size` rows, as many columns; what is right of a
-/// corner is no block's. Note [Overflow]
+/// The scalar path for lanes that `idct_lanes` leaves: `size` rows and columns of each. Columns
+/// right of a corner belong to no block. Note [Overflow]
 FASTDATA_NOINLINE void idct_one_by_one(const I* v, int size, const uint16_t* quantisation,
                                        uint8_t* out, size_t stride) {
   for (int i = 0; i < kLanes128; i++) {
@@ -141,7 +141,7 @@ FASTDATA_INLINE void idct_dc_blocks(int16_t* const* blocks, uint16_t quantum, ui
 }
 
 void idct_row(const BlockRow& row, const uint16_t quantisation[64], uint8_t* out, size_t stride) {
-  alignas(64) int16_t nothing[64] = {};  // stands in beyond the row's end
+  alignas(64) int16_t nothing[64] = {};  // for places beyond the row's end
   for (int x = 0; x < row.blocks; x += kLanes128, out += 8 * kLanes128) {
     int16_t* blocks[kLanes128];
     int last = 0;

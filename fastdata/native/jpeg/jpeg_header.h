@@ -21,7 +21,7 @@ inline constexpr uint8_t kNaturalOrder[kBlockSize] = {
     35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,  //
     58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
 
-/// One table of a DHT segment as it stands in the file.
+/// One table of a DHT segment as in the file.
 struct HuffmanSpec {
   bool present = false;
   std::array<uint8_t, 17> counts{};    // counts[l]: codes of length l, l = 1..16
@@ -95,8 +95,8 @@ Status read_frame(ByteSpan jpeg, JpegHeader& header);
 
 /// Reads all markers up to the first scan, and checks that this core can decode it: a
 /// baseline (or extended, 8-bit) or progressive JPEG, Huffman-coded, grey or YCbCr.
-/// Anything else is `unsupported`; a damaged header says what and where. If it has several scans,
-/// their headers are not read, and Huffman tables may be missing.
+/// Anything else is `unsupported`; the status of a damaged header has the reason and the place. If
+/// it has several scans, their headers are not read, and Huffman tables may be missing.
 Status read_header(ByteSpan jpeg, JpegHeader& header);
 
 const char* sampling_name(Sampling sampling);

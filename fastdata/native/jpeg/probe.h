@@ -1,4 +1,4 @@
-// What the headers of an encoded image say: its kind, size and EXIF orientation.
+// Describes an encoded image by its headers: kind, size, EXIF orientation.
 #pragma once
 
 #include "common.h"

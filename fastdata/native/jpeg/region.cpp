@@ -123,8 +123,8 @@ Status RegionDecoder::decode_band() {
   return decode_scan();
 }
 
-/// Decodes bands until there is what row y needs. After a failure they are counted on alone, so
-/// that no row lies outside the planes.
+/// Decodes bands up to row y. After a failure it only counts bands, so that no row lies outside the
+/// planes.
 void RegionDecoder::advance_to(int y) {
   int needed = 0;
   for (int i = 0; i < header_.component_count; i++) {
@@ -149,8 +149,8 @@ void RegionDecoder::advance_to(int y) {
   }
 }
 
-/// By the vector, if that is possible and worth it. False: nothing has been decoded, or not
-/// all; decode_scan will do it, or say what is wrong.
+/// Decodes by the vector, if that is possible and worth it. False: not all has been decoded;
+/// decode_scan decodes it, or reports the error.
 bool RegionDecoder::decode_segments() {
   const int points = ceil_div(end_col_, table_.interval()) - first_col_ / table_.interval();
   const size_t count = static_cast<size_t>(points) * (band_end_ - band_first_);
@@ -161,8 +161,8 @@ bool RegionDecoder::decode_segments() {
   return false;
 }
 
-/// The segments that hold the region. False: one is larger than the vector's buffers, or not
-/// where it can be.
+/// Lists the segments that hold the region. False: one is larger than the vector's buffers, or lies
+/// outside the scan.
 bool RegionDecoder::list_segments() {
   segments_.clear();
   const int interval = table_.interval(), first_point = first_col_ / interval;

@@ -25,8 +25,8 @@ class ScanPosition {
   /// The stream has decoded `count` MCUs.
   void advance(int count) { mcu_ += count; }
 
-  /// If a restart marker is due, finds it and goes on behind it. False: the stream failed, or took
-  /// more bits than there are before the marker.
+  /// If a restart marker is due, finds it and continues behind it. False: the stream failed, or
+  /// took more bits than there are before the marker.
   bool restart_if_due(Stream& stream);
 
   /// Goes to a later MCU, decoding only what it must.

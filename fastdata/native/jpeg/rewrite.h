@@ -12,7 +12,7 @@ namespace fastdata {
 /// Writes a JPEG that is progressive, of several scans or with restart markers as a baseline one of
 /// the same quantised coefficients, so of the same pixels to the bit. What is no such JPEG, or one
 /// with a scan missing or APPn segments behind the first, is left alone: a status says why. `out`
-/// stays empty where nothing is to be done: a baseline JPEG already.
+/// stays empty if the JPEG is baseline already.
 ///
 /// Kept: quantisation tables, all APPn and COM segments, in their order, comments between scans
 /// behind those before the first; bytes behind the end. Not kept: restart markers, fill bytes.

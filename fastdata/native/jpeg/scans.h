@@ -19,7 +19,7 @@ struct Scan {
   int high = 0, low = 0;     // bits below those sent before, and below those sent now: Ah and Al
 };
 
-/// Reads what stands between the scans. Accepts only what all decoders take for the same image:
+/// Reads the segments between scans. Accepts only what all decoders take for the same image:
 /// no coefficient's bit comes twice or out of order.
 class ScanReader {
  public:

@@ -13,8 +13,8 @@
 
 namespace fastdata {
 
-/// Whether a packed table is of this JPEG: of its header and its length, each point where decoding
-/// the whole scan gets to, and, of version 2, of all that its checksums are of.
+/// Checks that a packed table is of this JPEG: its header, its length, each point as decoding the
+/// whole scan reaches it, and all checksums of version 2.
 Status check_seek_points(ByteSpan packed, ByteSpan jpeg);
 
 /// The seek points of one image, or why it has none.
@@ -46,8 +46,8 @@ class SeekTable {
  public:
   Status open(ByteSpan packed, ByteSpan jpeg, const JpegHeader& header);
 
-  /// The same without the JPEG, which the table is believed to be of: of version 2 alone. Then
-  /// `parts` and what follows may be called.
+  /// Opens a table of version 2 without its JPEG. Then `parts` and the functions after it may be
+  /// called.
   Status open(ByteSpan packed);
 
   size_t jpeg_size() const { return jpeg_size_; }
@@ -55,15 +55,15 @@ class SeekTable {
   int height() const { return height_; }
   /// The MCUs that decoding a box of pixels needs.
   McuBox mcus_of(const Box& box) const;
-  /// The bytes that decoding these MCUs needs, ascending, those of a row together: first the
-  /// header. False: they are not where they can be.
+  /// Lists the bytes that decoding these MCUs needs, ascending: the header, then a range for each
+  /// row. False: they lie outside the scan.
   bool parts(const McuBox& mcus, std::vector<ByteRange>& parts);
-  /// The same in one range, the header left out: there, what lies beside the MCUs comes along.
+  /// One range for all rows, without the header; it includes the bytes beside the MCUs.
   bool run_of(const McuBox& mcus, SegmentRun& run);
   /// Whether these parts of the JPEG have their checksums.
   bool is_sound(const McuBox& mcus, const uint8_t* jpeg);
   bool has_checksums() const { return checksums_ > 0; }
-  /// Whether the bytes are those that the run's segments, all of them, have checksums of.
+  /// Whether the bytes match the checksums of all segments in the run.
   bool is_sound(const SegmentRun& run, ByteSpan bytes);
   size_t header_size() const { return layout_.scan_offset; }
   uint32_t header_crc() const;

@@ -83,8 +83,7 @@ struct Outline {
 };
 Outline outline(ByteSpan jpeg);
 
-/// Where from `pos` on the next marker stands that a segment follows. libjpeg and Pillow skip what
-/// is before it.
+/// Finds the next marker of a segment from `pos` on. libjpeg and Pillow skip the bytes before it.
 size_t skip_garbage(ByteSpan jpeg, size_t pos);
 
 /// Whether bytes begin as a JPEG and have no end-of-image marker: so do files that were cut.

@@ -82,7 +82,7 @@ void unfilter_paeth(const uint8_t* in, const uint8_t* above, size_t count, uint8
   }
 }
 
-/// Undoes a row's filter; false if there is no such. `count` is a multiple of kBytes, those of a
+/// Undoes a row's filter; false if it is unknown. `count` is a multiple of kBytes, the size of a
 /// pixel. `above` is the row before, unfiltered, zeros for the first. `out` is neither.
 template <int kBytes>
 bool unfilter(int filter, const uint8_t* in, const uint8_t* above, size_t count, uint8_t* out) {

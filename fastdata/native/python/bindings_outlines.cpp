@@ -156,7 +156,7 @@ class MaskJob : public PendingWork {
 }  // namespace
 
 void bind_outlines(py::module_& m) {
-  py::class_<BoundOutlines>(m, "Outlines")
+  py::class_<BoundOutlines>(m, "OutlineArrays")
       .def(py::init<Row<int32_t>, Row<int32_t>, Offsets, std::optional<BoundOutlines::Polygons>,
                     bool, std::optional<BoundOutlines::Runs>>(),
            py::arg("widths"), py::arg("heights"), py::arg("offsets"),

@@ -1,6 +1,6 @@
 // Pillow's filters, and their weights for outputs of few taps: plain loops for the compiler's
 // vectoriser, as every image's crop needs its own. The arithmetic
-// is that of resample.cpp's build_filtered, operation by operation.
+// equals resample.cpp's build_filtered, operation by operation.
 #pragma once
 
 namespace fastdata {

@@ -50,11 +50,21 @@ void quantise(const double* weights, int taps, int16_t* out) {
   out[largest] = static_cast<int16_t>(out[largest] + kOne - sum);
 }
 
-void quantise_wide(const double* weights, int taps, int32_t* out) {
+/// Rounds each weight to 22 bits.
+void quantise(const double* weights, int taps, int32_t* out) {
   for (int i = 0; i < taps; i++) {
     const double scaled = weights[i] * (1 << kWideWeightBits);
     out[i] = static_cast<int32_t>(scaled < 0 ? scaled - 0.5 : scaled + 0.5);
   }
+}
+
+/// Calls `use` with the axis's weights, narrow or wide, and the sum of an output's.
+template <typename Use>
+void with_weights(Axis& axis, Use use) {
+  if (axis.wide)
+    use(axis.wide_weights, 1 << kWideWeightBits);
+  else
+    use(axis.weights, 1 << kWeightBits);
 }
 
 /// Drops taps that came to nothing: they would only make the vector paths' windows wider.
@@ -88,17 +98,16 @@ void find_nearest(Filter filter, int inputs, int outputs, int first, Axis& axis)
     axis.first[i] = std::min(static_cast<int>(at), inputs - 1);
 }
 
-/// `wide` is what the caller wants, axis.wide what it gets.
 void build_nearest(Filter filter, int inputs, int outputs, int first, bool wide, bool mirrored,
                    Axis& axis) {
   axis.max_taps = 1;
   axis.stride = 4;
   axis.wide = wide;
-  const size_t count = static_cast<size_t>(axis.outputs) * axis.stride;
-  if (wide)
-    axis.wide_weights.assign(count, 0);
-  else
-    axis.weights.assign(count, 0);
+  axis.taps.assign(axis.outputs, 1);
+  with_weights(axis, [&](auto& weights, int one) {
+    weights.assign(static_cast<size_t>(axis.outputs) * axis.stride, 0);
+    for (size_t at = 0; at < weights.size(); at += axis.stride) weights[at] = one;
+  });
   if (mirrored) {
     find_nearest(filter, inputs, outputs, outputs - first - axis.outputs, axis);
     std::reverse(axis.first.begin(), axis.first.end());
@@ -106,16 +115,9 @@ void build_nearest(Filter filter, int inputs, int outputs, int first, bool wide,
   } else {
     find_nearest(filter, inputs, outputs, first, axis);
   }
-  for (int i = 0; i < axis.outputs; i++) {
-    axis.taps[i] = 1;
-    const size_t weight = static_cast<size_t>(i) * axis.stride;
-    if (wide)
-      axis.wide_weights[weight] = 1 << kWideWeightBits;
-    else
-      axis.weights[weight] = 1 << kWeightBits;
-  }
 }
 
+/// `wide` is what the caller wants; sets axis.wide.
 template <typename Kernel>
 void build_filtered(Kernel kernel, int inputs, int outputs, int first, bool wide, Axis& axis) {
   // Named as in Pillow's precompute_coeffs, whose arithmetic this is.
@@ -127,10 +129,7 @@ void build_filtered(Kernel kernel, int inputs, int outputs, int first, bool wide
   axis.wide = wide || Kernel::kOvershoots || ksize > kMaxTaps;
   axis.stride = static_cast<int>(round_up(std::min(ksize, inputs), 4));
   const size_t count = static_cast<size_t>(axis.outputs) * axis.stride;
-  if (axis.wide)
-    axis.wide_weights.assign(count, 0);
-  else
-    axis.weights.assign(count, 0);
+  with_weights(axis, [&](auto& weights, int) { weights.assign(count, 0); });
 
   std::vector<double> k(axis.stride);
   for (int xx = 0; xx < axis.outputs; xx++) {
@@ -150,16 +149,11 @@ void build_filtered(Kernel kernel, int inputs, int outputs, int first, bool wide
 
     axis.first[xx] = xmin;
     axis.taps[xx] = taps;
-    const size_t at = static_cast<size_t>(xx) * axis.stride;
-    if (axis.wide) {
-      int32_t* weights = axis.wide_weights.data() + at;
-      quantise_wide(k.data(), taps, weights);
-      trim(weights, axis.first[xx], axis.taps[xx]);
-    } else {
-      int16_t* weights = axis.weights.data() + at;
-      quantise(k.data(), taps, weights);
-      trim(weights, axis.first[xx], axis.taps[xx]);
-    }
+    with_weights(axis, [&](auto& weights, int) {
+      auto* out = weights.data() + static_cast<size_t>(xx) * axis.stride;
+      quantise(k.data(), taps, out);
+      trim(out, axis.first[xx], axis.taps[xx]);
+    });
     axis.max_taps = std::max(axis.max_taps, axis.taps[xx]);
   }
 }
@@ -257,10 +251,7 @@ void pair_weights(Axis& axis) {
 void mirror(Axis& axis) {
   std::reverse(axis.first.begin(), axis.first.end());
   std::reverse(axis.taps.begin(), axis.taps.end());
-  if (axis.wide)
-    mirror_weights(axis.wide_weights, axis);
-  else
-    mirror_weights(axis.weights, axis);
+  with_weights(axis, [&](auto& weights, int) { mirror_weights(weights, axis); });
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ constexpr int kFewTaps = 12;
 using FindFewTaps = void (*)(const FewTaps& of, int count, int32_t* first, int32_t* taps,
                              int32_t* weights);
 
-/// Of an axis's outputs those that are wanted: `count` from `first` on.
+/// The wanted outputs of an axis: `count` from `first` on.
 struct OutputRange {
   int first, count;
 };
@@ -86,7 +86,7 @@ struct Mirrored {
   bool outputs = false, inputs = false;
 };
 
-/// The axis that takes `inputs` source samples to `outputs`, of which it gives those of `window`.
+/// Builds the axis from `inputs` source samples to the outputs in `window`, of `outputs`.
 /// Source samples that were mirrored matter to filters of one tap alone: the window is then one of
 /// the outputs mirrored back. For the vertical pass its weights are wide; for the horizontal one
 /// where they must be.

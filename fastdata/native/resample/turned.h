@@ -11,7 +11,8 @@ struct Turn {
   bool mirrored_x = false, mirrored_y = false, exchanged = false;
 
   Turn() = default;
-  /// Of an EXIF orientation, as in Pillow's `ImageOps.exif_transpose`; none for other numbers.
+  /// The turn of an EXIF orientation, as in Pillow's `ImageOps.exif_transpose`; none for other
+  /// numbers.
   explicit Turn(int orientation)
       : mirrored_x(orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8),
         mirrored_y(orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7),

@@ -21,7 +21,7 @@ Window window_of(const Axis& axis, int begin, int count) {
   return {first, last - first};
 }
 
-/// Of the words that a weight is multiplied as: a wide one's lower half and its upper.
+/// Number of words that a weight is multiplied as: a wide one's lower half and its upper.
 template <bool kWide>
 constexpr int kParts = kWide ? 2 : 1;
 

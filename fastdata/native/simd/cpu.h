@@ -1,4 +1,4 @@
-// Which instructions this processor has, and which the core therefore uses.
+// Instruction sets of this processor, and the level that the core uses.
 #pragma once
 
 #include <string_view>
@@ -7,8 +7,7 @@
 namespace fastdata {
 
 /// avx512 means F, BW, DQ, VL, VBMI, VBMI2 and VNNI together: Ice Lake, Zen 4 and
-/// later. Processors with less of it take the AVX2 path. neon is that of aarch64, where all
-/// have it.
+/// later. Processors with less of it take the AVX2 path. Every aarch64 has neon.
 enum class Level { scalar, avx2, avx512, neon };
 constexpr Level kLevels[] = {Level::scalar, Level::avx2, Level::avx512, Level::neon};
 

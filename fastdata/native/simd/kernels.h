@@ -1,4 +1,4 @@
-// The operations that exist once for each instruction set, and which set is in use.
+// The operations that are compiled for each instruction set, and the set in use.
 // All sets give the same bytes: what a model trains on does not depend on the machine.
 #pragma once
 

@@ -22,19 +22,9 @@ FASTDATA_TARGET_BEGIN(FASTDATA_AVX2)
 #include "resample/horizontal_avx2.h"
 #include "resample/horizontal_core.h"
 #include "jpeg/idct_core.h"
-#include "resample/interleave_core.h"
-#include "resample/normalise_core.h"
-#include "resample/filters_core.h"
-#include "jpeg/upsample_core.h"
 #include "resample/vertical_core.h"
-#include "augment/blur_core.h"
-#include "augment/point_core.h"
 #include "augment/mix_core.h"
-#include "augment/noise_core.h"
 #include "augment/warp_taps_x86.h"
-#include "augment/warp_core.h"
-#include "augment/tensor_core.h"
-#include "augment/grid_core.h"
 
 namespace fastdata {
 namespace {

@@ -8,10 +8,6 @@
 
 #include "jpeg/bands_core.h"
 #include "jpeg/entropy_core.h"
-#include "resample/interleave_core.h"
-#include "resample/normalise_core.h"
-#include "resample/filters_core.h"
-#include "jpeg/upsample_core.h"
 
 namespace fastdata {
 namespace {
@@ -19,14 +15,8 @@ constexpr int kVectorBytes = 16;  // any processor's, where the compiler makes v
 }
 }  // namespace fastdata
 
-#include "augment/blur_core.h"
-#include "augment/point_core.h"
 #include "augment/mix_scalar.h"
-#include "augment/noise_core.h"
 #include "augment/warp_taps_core.h"
-#include "augment/warp_core.h"
-#include "augment/tensor_core.h"
-#include "augment/grid_core.h"
 
 namespace fastdata {
 namespace {

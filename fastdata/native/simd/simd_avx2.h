@@ -53,7 +53,7 @@ FASTDATA_INLINE I packs32(I a, I b) { return _mm256_packs_epi32(a, b); }
 FASTDATA_INLINE I packs16(I a, I b) { return _mm256_packs_epi16(a, b); }
 FASTDATA_INLINE I packus16(I a, I b) { return _mm256_packus_epi16(a, b); }
 
-/// Of unsigned words: the upper half of the product; shifted down.
+/// The upper half of the product of unsigned words.
 FASTDATA_INLINE I mulhi_u16(I a, I b) { return _mm256_mulhi_epu16(a, b); }
 template <int kBits>
 FASTDATA_INLINE I srl16(I v) {

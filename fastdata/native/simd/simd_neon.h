@@ -40,7 +40,7 @@ FASTDATA_INLINE I packs32(I a, I b) { return vqmovn_high_s32(vqmovn_s32(as32(a))
 FASTDATA_INLINE I zero() { return vdupq_n_s16(0); }
 FASTDATA_INLINE I load(const void* p) { return vld1q_s16(static_cast<const int16_t*>(p)); }
 FASTDATA_INLINE void store(void* p, I v) { vst1q_s16(static_cast<int16_t*>(p), v); }
-/// Of unsigned words: the upper half of the product; shifted down.
+/// The upper half of the product of unsigned words.
 FASTDATA_INLINE I mulhi_u16(I a, I b) {
   const uint16x8_t x = vreinterpretq_u16_s16(a), y = vreinterpretq_u16_s16(b);
   const uint32x4_t low = vmull_u16(vget_low_u16(x), vget_low_u16(y));

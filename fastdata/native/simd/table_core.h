@@ -1,6 +1,17 @@
-// The table of one level's kernels: each by its name, as all levels call them the same. Included
-// last by one file for each instruction set (target.h).
+// The kernels whose code all levels share, and the table of one level's kernels, each by its name.
+// Included last by one file for each instruction set (target.h).
 #pragma once
+
+#include "resample/interleave_core.h"
+#include "resample/normalise_core.h"
+#include "resample/filters_core.h"
+#include "jpeg/upsample_core.h"
+#include "augment/blur_core.h"
+#include "augment/point_core.h"
+#include "augment/noise_core.h"
+#include "augment/warp_core.h"
+#include "augment/tensor_core.h"
+#include "augment/grid_core.h"
 
 namespace fastdata {
 namespace {

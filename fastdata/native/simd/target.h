@@ -22,8 +22,8 @@
 #define FASTDATA_TARGET_END FASTDATA_PRAGMA(GCC pop_options)
 #endif
 
-// What each level is compiled with, and what cpu.cpp therefore asks the processor for: one list
-// for both. F(name for the compiler, CPUID's leaf, register, bit).
+// Features that each level is compiled with, and that cpu.cpp asks the processor for. F(name for
+// the compiler, CPUID's leaf, register, bit).
 #define FASTDATA_AVX2_FEATURES(F) \
   F("sse3", 1, ecx, 0)            \
   F("ssse3", 1, ecx, 9)           \

@@ -10,7 +10,6 @@ import mmap
 import os
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,18 +28,14 @@ class MappedArrow:
         with open_file(path) as file:
             self._map = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         self._is_file = self._map[: len(_MAGIC)].to_pybytes() == _MAGIC
-        self.schema: pa.Schema = self._reader(None).schema
+        self.schema: pa.Schema = self._open()[0]
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the record batches in order, with some columns of the schema; checks them."""
-        reader = self._reader(columns)
-        while True:
-            try:
-                batch = reader.read_next_batch().select(columns)
-            except StopIteration:
-                return
-            batch.validate(full=True)
-            yield batch
+        for batch in self._open(columns)[1]:
+            chosen = batch.select(columns)
+            chosen.validate(full=True)
+            yield chosen
 
     def batch(self, number: int, column: str) -> pa.RecordBatch:
         """Return a column of one record batch, and decode no other batch.
@@ -53,21 +48,24 @@ class MappedArrow:
             options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
             return pa.ipc.open_file(self._map, options=options).get_batch(number)
         if any(map(pa.types.is_dictionary, self.schema.types)):
-            return next(islice(self._reader([column]), number, None))
+            return next(islice(self._open([column])[1], number, None))
         messages = pa.ipc.MessageReader.open_stream(self._map)
         batches = (one for one in messages if one.type == "record batch")
         return pa.ipc.read_record_batch(next(islice(batches, number, None)), self.schema)
 
-    def _reader(self, columns: Sequence[str] | None) -> pa.RecordBatchReader:
-        if self._is_file:
-            # Not only some columns: it would copy these.
-            file = pa.ipc.open_file(self._map, options=pa.ipc.IpcReadOptions(use_threads=False))
-            return _Batches(file.schema, map(file.get_batch, range(file.num_record_batches)))
+    def _open(
+        self, columns: Sequence[str] | None = None
+    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Return the schema, and the record batches in order; a file's have all columns."""
         wanted = None
-        if columns is not None:
+        if columns is not None and not self._is_file:  # a file's chosen columns would be copies
             wanted = [self.schema.get_field_index(name) for name in columns]
         options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=wanted)
-        return pa.ipc.open_stream(self._map, options=options)
+        if self._is_file:
+            file = pa.ipc.open_file(self._map, options=options)
+            return file.schema, map(file.get_batch, range(file.num_record_batches))
+        stream = pa.ipc.open_stream(self._map, options=options)
+        return stream.schema, iter(stream)
 
     def extents(
         self, column: pa.Array
@@ -89,14 +87,3 @@ class MappedArrow:
             if not 0 <= at <= self._map.size - data.size:
                 return None, np.diff(ends)
         return at + ends[:-1], np.diff(ends)
-
-
-class _Batches(NamedTuple):
-    """Record batches of a file, read as those of a stream are."""
-
-    schema: pa.Schema
-    batches: Iterator[pa.RecordBatch]
-
-    def read_next_batch(self) -> pa.RecordBatch:
-        """Return the next one; raise StopIteration after the last."""
-        return next(self.batches)

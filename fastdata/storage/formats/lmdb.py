@@ -22,12 +22,7 @@ import numpy as np
 
 from fastdata.errors import CorruptionError, is_no_space
 from fastdata.storage.fields import Field
-from fastdata.storage.files import (
-    free_space,
-    open_file,
-    read_exactly,
-    written_behind,
-)
+from fastdata.storage.files import free_space, open_file, read_exactly, written_behind
 from fastdata.storage.formats import NewSample
 from fastdata.storage.formats.values import as_file
 

@@ -1,0 +1,140 @@
+"""Single samples of a batch, which the core declined and a Python thread decodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastdata import _native
+from fastdata.decode.engine import Reading, decode_one
+from fastdata.decode.fallback import Alone, Verdict
+from fastdata.decode.jpeg import DecodeError
+from fastdata.decode.rows import open_row
+from fastdata.errors import LEAVE_OUT, FastdataError, SampleError, UsageError
+from fastdata.loading.fields.buffers import BatchMemory, BufferPool
+from fastdata.storage.source import Measured
+from fastdata.transforms.geometry import SMALL_HINT
+
+if TYPE_CHECKING:
+    from fastdata.decode.codecs import Encoded
+    from fastdata.decode.limits import Limits
+    from fastdata.loading.fields.draw import Draw, SlotDraw
+    from fastdata.storage.source import Source
+    from fastdata.transforms.recipe import Program
+
+
+class DeclinedSample(Alone):
+    """Image of a batch that the core declined.
+
+    It writes every view of the image to the image's slot, in any thread.
+
+    Args:
+        source: The images.
+        row: The image's number in it.
+        limits: Pixels and scans that decoding may cost.
+        slot: Its place in the batch.
+        draw: The batch's geometry.
+        views: The batch's memory, by view.
+        extents: Where the batch's bytes lie.
+        data: The image's bytes, if they were fetched.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        row: int,
+        limits: Limits,
+        slot: int,
+        draw: Draw,
+        views: list[BatchMemory],
+        extents: _native.Extents,
+        data: bytes | None,
+    ) -> None:
+        self._source, self._row, self._limits, self._slot = source, row, limits, slot
+        self._draw, self._views, self._extents, self._data = draw, views, extents, data
+
+    def by_core(self) -> Verdict | None:
+        """See `Alone.by_core`."""
+        data, slot = self._data, self._slot
+        try:
+            if data is None:
+                data = self._extents.read(slot, check=True)
+        except (OSError, ValueError):  # its file was removed meanwhile: `by_codec` says so
+            return Verdict()
+        turn = self._extents.orientations[slot : slot + 1].copy()
+        verdict = decode_one(
+            data, self._renderings(self._draw.of(slot)), Reading(orientations=turn)
+        )
+        if verdict is None:
+            self._data = data
+        return verdict
+
+    def by_codec(self) -> Encoded:
+        """See `Alone.by_codec`."""
+        image = open_row(self._source, self._row, self._limits, self._data)
+        try:
+            self._crop(image)
+        except SampleError as error:
+            raise self._source.problem(self._row, error.what) from None
+        return image
+
+    def error(self, verdict: Verdict) -> FastdataError:
+        """See `Alone.error`."""
+        return self._source.problem(self._row, verdict.detail, verdict.code)
+
+    def _crop(self, image: Encoded) -> None:
+        """Write the image's crops; decode no more of it than they need."""
+        drawn = self._drawn_for(image)
+        sides = image.width, image.height
+        boxes = np.concatenate([cut["box"] for cut in drawn.cuts]).clip(0, [*sides, *sides])
+        # A crop beside the image needs the pixel that is nearest.
+        left, upper = np.minimum(boxes.min(0)[:2], np.subtract(sides, 1)).tolist()
+        right, lower = np.maximum(boxes.max(0)[2:], 1).tolist()
+        pixels = image.pixels((left, upper, right, lower))
+        if (verdict := decode_one(pixels, self._renderings(drawn))) is not None:
+            raise DecodeError(*verdict)
+
+    def _drawn_for(self, image: Encoded) -> SlotDraw:
+        """Return its geometry, drawn again if its size was not known.
+
+        Raise UsageError if a crop does not fit into the image.
+        """
+        drawn = self._draw.of(self._slot)
+        if (image.width, image.height) == drawn.size:
+            return drawn
+        sides = np.array([image.width], np.int32), np.array([image.height], np.int32)
+        self._source.resized(np.array([self._row]), Measured(*sides))
+        drawn = self._draw.again(self._slot, image.width, image.height)
+        for program, cut in zip(drawn.programs, drawn.cuts, strict=True):
+            if small := program.too_small(cut):
+                raise too_small(self._source, self._row, small[0])
+        return drawn
+
+    def _renderings(self, drawn: SlotDraw) -> list[_native.Rendering]:
+        """Return how each view of the image is made, and where."""
+        return [
+            _native.Rendering(
+                self._room(view, program, drawn),
+                cuts=cut,
+                targets=drawn.targets,
+                **program.batch_options(),
+            )
+            for view, (program, cut) in enumerate(zip(drawn.programs, drawn.cuts, strict=True))
+        ]
+
+    def _room(self, view: int, program: Program, drawn: SlotDraw) -> Any:
+        """Return the image's place in a view; new memory if its size was not known before."""
+        memory, slot = self._views[view], self._slot
+        if not program.one_size:
+            size = drawn.output_size(view)
+            if memory.array[slot].shape[1::-1] != size:
+                form = program.output.dtype, program.output.channels_last, program.output.channels
+                memory.patch(BufferPool(0, False).images(0, np.array([size]), *form), [slot], [0])
+        return memory.array[slot : slot + 1]
+
+
+def too_small(source: Source, row: int, words: str) -> UsageError:
+    """Return the error for a sample that a crop does not fit into."""
+    what = source.problem(row, f"it has {words}").what
+    return UsageError(what, f"{SMALL_HINT} Or {LEAVE_OUT}")

@@ -1,0 +1,219 @@
+"""Fields of columns and of blobs that nothing decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fastdata import _native
+from fastdata.device.ragged import Ragged
+from fastdata.errors import FastdataError, OutageError
+from fastdata.executors import InProcess, helper_threads, result_of
+from fastdata.loading.fields.field import (
+    Batch,
+    BatchField,
+    Context,
+    EncodedField,
+    EncodedState,
+    FieldState,
+    Futures,
+    Stage,
+)
+from fastdata.loading.fields.targets import lists_of
+from fastdata.storage.columns import (
+    is_ragged,
+    join_columns,
+    python_objects,
+    values_of,
+    with_gaps,
+)
+from fastdata.storage.fields import Field
+from fastdata.storage.source import Column
+from fastdata.transforms.joint import ABSENT
+
+if TYPE_CHECKING:
+    from fastdata.storage.source import Rows
+
+_Values = tuple[Column, dict[int, FastdataError]]
+
+
+@dataclass(eq=False)
+class ColumnState(FieldState):
+    """State of a column: the task that reads its values, and these once they are taken."""
+
+    task: Future[_Values] | None = None
+    values: Column | None = None
+
+
+class ColumnField(BatchField):
+    """Field of a column.
+
+    A remote column is read by a thread of its own, while batches before it are used.
+    """
+
+    _state_type = ColumnState
+
+    def __init__(self, name: str, context: Context) -> None:
+        super().__init__(name, context)
+        self.field: Field = context.source.field(name)
+        self._read = partial(_read_column, partial(context.source.column, name))
+        local = context.source.capabilities.local
+        self._thread: Executor = InProcess() if local else helper_threads(1)
+
+    def column(self, batch: Batch) -> Column:
+        """Return the values of a batch, finished or not; wait for them."""
+        state: ColumnState = batch.states[self]
+        if state.values is None:
+            assert state.task is not None
+            return result_of(state.task, None)[0]
+        return state.values
+
+    def reading(self, batch: Batch) -> Futures:
+        """Return the job that reads a batch's values."""
+        return Futures([batch.states[self].task])
+
+    def deliver(self, batch: Batch) -> Any:
+        """Return a tensor, a list, or a `fastdata.Ragged`."""
+        if self._context.as_torch:
+            return self._context.collate([self.value(batch, slot) for slot in range(len(batch))])
+        return delivered(self.column(batch), self.field)
+
+    def patch(self, batch: Batch, other: Batch, to: list[int], good: list[int]) -> None:
+        """See `BatchField.patch`."""
+        state = batch.states[self]
+        order = np.arange(len(batch))
+        order[to] = len(order) + np.array(good, np.int64)
+        state.values = join_columns([state.values, other.states[self].values], order)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self, batch: Batch, state: Any) -> None:
+        state.task = self._thread.submit(self._read, batch.planned.indices)
+        state.job = Futures([state.task])
+
+    def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
+        state.values, state.failed = state.task.result()
+        state.stage = Stage.DONE
+
+    def _values(self, batch: Batch) -> list[Any]:
+        return values_of(self.column(batch), self.field)
+
+
+class LabelField(ColumnField):
+    """Field of labels, which the rows of images have, too: ``with_images``."""
+
+    def __init__(self, name: str, context: Context, with_images: bool) -> None:
+        super().__init__(name, context)
+        self._thread = InProcess()  # the index is on this machine
+        self._with_images = with_images
+        self._transformed = context.readable.transforms_targets
+
+    def deliver(self, batch: Batch) -> Any:
+        """Return a tensor, int64; of other labels what torch makes of them."""
+        if self._transformed:
+            return self._context.collate([self.value(batch, slot) for slot in range(len(batch))])
+        return torch.from_numpy(self.column(batch))
+
+    def value(self, batch: Batch, slot: int) -> Any:
+        """Return a label after ``target_transform``."""
+        label = self.column(batch)[slot].item()
+        return self._context.readable.target(int(batch.planned.indices[slot]), label)
+
+    def _begin(self, batch: Batch, state: Any) -> None:
+        if self._with_images:
+            state.stage = Stage.ALONE
+        else:
+            super()._begin(batch, state)
+
+    def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
+        if self._with_images:
+            state.values, state.stage = batch.columns[self.name], Stage.DONE
+        else:
+            super()._proceed(batch, state, job)
+
+
+def _read_column(column: Callable[[Rows], Column], rows: Rows) -> _Values:
+    """Return the values, with zeros or nulls for rows that cannot be read, and their errors."""
+    try:
+        return column(rows), {}
+    except OutageError:  # the values may be intact
+        raise
+    except FastdataError:
+        failed: dict[int, FastdataError] = {}
+    for slot in range(len(rows)):
+        try:
+            column(rows[slot : slot + 1])
+        except FastdataError as error:
+            failed[slot] = error
+    good = np.setdiff1d(np.arange(len(rows)), list(failed))
+    return with_gaps(column(rows[good]), good, len(rows)), failed
+
+
+def delivered(column: Column, stored: Field) -> Any:
+    """Return a column of a batch as delivered; a list if it has nulls anywhere in the dataset."""
+    if isinstance(column, np.ndarray) and column.dtype == object:
+        return [None if one is ABSENT else one for one in column.tolist()]
+    if isinstance(column, np.ndarray):
+        # A view of a file's memory may not be written to.
+        return torch.from_numpy(column if column.flags.writeable else column.copy())
+    if not stored.nullable and is_ragged(column.type):
+        values, offsets = lists_of(column)
+        return Ragged(torch.from_numpy(values.copy()), torch.from_numpy(offsets))
+    return python_objects(column, stored)
+
+
+@dataclass(eq=False)
+class BlobState(EncodedState):
+    """State of blobs; ``values`` are empty until they are read. ``present``, (N,): whether a sample
+    has one: its extent is not all 0.
+    """
+
+    present: Any = ()
+    values: list[bytes | None] = field(default_factory=list)
+
+
+class BlobField(EncodedField):
+    """Field of bytes that nothing decodes; None where a sample has none."""
+
+    _state_type = BlobState
+
+    def deliver(self, batch: Batch) -> Any:
+        """Return a list of bytes."""
+        values = batch.states[self].values
+        return self._context.collate(values) if self._context.as_torch else values
+
+    def patch(self, batch: Batch, other: Batch, to: list[int], good: list[int]) -> None:
+        """See `BatchField.patch`."""
+        values, theirs = batch.states[self].values, other.states[self].values
+        for slot, at in zip(to, good, strict=True):
+            values[slot] = theirs[at]
+
+    def _begin(self, batch: Batch, state: Any) -> None:
+        self._gather(batch, state)
+        extents = state.blobs.extents
+        state.present = (extents.lengths != 0) | (extents.offsets != 0)
+
+    def _begin_reading(self, batch: Batch, state: Any) -> None:
+        job = _native.ReadJob(state.blobs.extents, check=self._check)
+        state.stage, state.job = Stage.DECODING, self._context.start(job)
+
+    def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
+        if state.stage is Stage.FETCHING:
+            super()._proceed(batch, state, job)
+            return
+        for slot, code, detail, _ in job.failures():
+            self._fail(batch, slot, detail, code)
+        for data, present in zip(job.take(), state.present, strict=True):
+            state.values.append(None if data is None or not present else data.tobytes())
+        state.stage = Stage.DONE
+
+    def _values(self, batch: Batch) -> list[Any]:
+        return batch.states[self].values  # type: ignore[no-any-return]
