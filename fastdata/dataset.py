@@ -8,14 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 from PIL import Image
 
 from fastdata.decode.folders import (
     SAMPLE_METHODS,
-    FolderAttributes,
+    DatasetColumns,
     folder_class,
     load_by_folder,
     own_method,
@@ -71,7 +68,7 @@ from fastdata.transforms.recipe import NO_IMAGE, Recipe
 Transform: TypeAlias = Callable[[Image.Image], Any]
 
 
-class ImageDataset(FolderAttributes, NativeSamples):
+class ImageDataset(DatasetColumns, NativeSamples):
     """A map-style dataset of images: ``dataset[i]`` is (image, label), or a dict of given fields.
 
     Works as the dataset of ``torch.utils.data.DataLoader`` with any number of workers: it is
@@ -597,21 +594,6 @@ class ImageDataset(FolderAttributes, NativeSamples):
         """Return whether a field has images, or masks that no transform moves."""
         kinds = IMAGES if self.transforms is None else ("image",)
         return any(one.name == name and one.kind in kinds for one in self._source.fields)
-
-    def column(self, name: str) -> npt.NDArray[Any] | pa.Array:
-        """Return the values of a column in all samples, for samplers and statistics.
-
-        Returns:
-            A new NumPy array of the column's type, shape (N,) or (N, K, …), if each sample has one
-            number, or an array of one shape; else an Arrow array of N values. Labels are int32.
-
-        Raises:
-            DatasetError: It cannot be read, or has changed.
-            UsageError: There is no such column.
-        """
-        found = self._source.column(name)
-        # Numbers share the memory that later lookups take them from.
-        return found.copy() if isinstance(found, np.ndarray) else found
 
 
 # Methods that decide which samples an `ImageDataset` has, and what they are.

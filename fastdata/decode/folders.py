@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from PIL import Image
 
 from fastdata.decode.limits import Limits
@@ -147,14 +148,29 @@ def load_by_folder(folder: Any, source: FilesSource, row: int, limits: Limits) -
     return image
 
 
-class FolderAttributes:
-    """Labels and files, under torchvision's names, of a dataset that takes a folder's place."""
+class DatasetColumns:
+    """Columns, labels and files of all samples; under torchvision's names, where it has them."""
 
     path: Any
     folder: Any
     classes: list[str]
     _source: Source
     _targets: list[int] | None = None
+
+    def column(self, name: str) -> npt.NDArray[Any] | pa.Array:
+        """Return the values of a column in all samples, for samplers and statistics.
+
+        Returns:
+            A new NumPy array of the column's type, shape (N,) or (N, K, …), if each sample has one
+            number, or an array of one shape; else an Arrow array of N values. Labels are int32.
+
+        Raises:
+            DatasetError: It cannot be read, or has changed.
+            UsageError: There is no such column.
+        """
+        values = self._source.column(name)
+        # Numbers share the memory that later lookups take them from.
+        return values.copy() if isinstance(values, np.ndarray) else values
 
     @property
     def labels(self) -> npt.NDArray[np.int32]:
@@ -173,10 +189,9 @@ class FolderAttributes:
     @property
     def targets(self) -> list[int]:
         """All labels in a list, as torchvision's datasets have them."""
-        found = self._targets
-        if found is None or self.folder is not None:  # a folder's samples may change
-            found = self._targets = [int(label) for label in self.labels]
-        return found
+        if self._targets is None or self.folder is not None:  # a folder's samples may change
+            self._targets = [int(label) for label in self.labels]
+        return self._targets
 
     @property
     def samples(self) -> list[tuple[str, int]]:
