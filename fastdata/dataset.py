@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from PIL import Image
 
@@ -35,7 +35,6 @@ from fastdata.loading.fields.names import (
 from fastdata.loading.fields.readable import Readable, Unreadable, compiled, other_style, overridden
 from fastdata.loading.fields.samples import NativeSamples, value_of
 from fastdata.loading.fields.targets import (
-    TargetReader,
     joint_of,
     require_still,
     warn_of_fields,
@@ -64,6 +63,10 @@ from fastdata.text import class_name, human_count
 from fastdata.transforms.compile import compile_recipe, first_of_ours
 from fastdata.transforms.outcomes import Refusal, without_fixed_size
 from fastdata.transforms.recipe import NO_IMAGE, Recipe
+
+if TYPE_CHECKING:
+    from fastdata.loading.fields.decoder import SampleDecoder
+    from fastdata.transforms.joint import Joint
 
 Transform: TypeAlias = Callable[[Image.Image], Any]
 
@@ -407,11 +410,34 @@ class ImageDataset(DatasetColumns, NativeSamples):
                 reason = getattr(recipe, "reason", recipe)
                 raise UsageError(f"transforms= cannot be done: {reason}")
             return decoder.samples([row])[0]
-        values: dict[str, Any] = {"image": self.open_image(row)}
-        reader = TargetReader(self._source.fields, joint)
-        values |= reader.unmoved(self._source, row, values["image"].size, self.limits)
-        values |= {name: self._value(name, row) for name in reader.joint.targets.keys() - values}
-        return self.transforms(*reader.joint.sample(values))  # type: ignore[misc]
+        (sample,) = self._stored_decoder(joint).drawn(np.array([row]), 0, lambda key: None)
+        return self.transforms(*sample)  # type: ignore[misc]
+
+    def _stored_decoder(self, joint: Joint) -> SampleDecoder:
+        """Return the decoder of samples as they are stored, for transforms that Python calls."""
+        from fastdata.loading.fields.decoder import stored_decoder  # imports torch
+
+        settings = self.fields, self.limits
+        if self._decoder is None:
+            self._decoder = {}
+        if self._decoder.get("stored", (None,))[0] != settings:
+            readable = Readable(
+                what=repr(self),
+                dataset=self,
+                path=self.path,
+                source=self._source,
+                limits=self.limits,
+                open=lambda learns: self._source,
+                transform=self.transforms,
+                recipe=NO_IMAGE,
+                fields=self.fields,
+            )
+            decoder = stored_decoder(readable, joint, self._stored_image)
+            self._decoder["stored"] = settings, decoder
+        return self._decoder["stored"][1]  # type: ignore[return-value]
+
+    def _stored_image(self, name: str, row: int) -> Any:
+        return self.open_image(row) if name == "image" else self._value(name, row)
 
     def _value(self, name: str, row: int) -> Any:
         if name == "image":

@@ -327,12 +327,15 @@ class EncodedField(BatchField):
 
     def _gather(self, batch: Batch, state: Any, columns: Collection[str] = ()) -> None:
         """Look up a batch's blobs, and columns of the same index; start to fetch remote ones."""
-        rows = self._source.gather(batch.planned.indices, ["image", *columns])
-        state.blobs = rows.blobs["image"]
-        batch.columns.update(rows.columns)
-        if self._context.remote is not None:
-            fetch = self._context.remote.fetch
-            state.job = fetch(state.blobs.extents, batch.planned.draws, self.name)
+        planned, remote = batch.planned, self._context.remote
+        state.blobs = None if remote is None else remote.blobs(planned.draws, self.name)
+        names = [*(["image"] if state.blobs is None else []), *columns]
+        if names:
+            rows = self._source.gather(planned.indices, names)
+            state.blobs = rows.blobs.get("image", state.blobs)
+            batch.columns.update(rows.columns)
+        if remote is not None:
+            state.job = remote.fetch(state.blobs.extents, planned.draws, self.name)
 
     def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
         if job is not None:

@@ -331,9 +331,9 @@ class ImageField(EncodedField):
     def _decode_by_core(self, state: ImageState, skip: npt.NDArray[np.uint8] | None) -> None:
         """Start to decode all views of the samples that are not skipped."""
         for recipe, which in state.draw.parts:
-            others = skip
+            skipped = skip
             if not isinstance(which, slice):
-                others = (~which).view(np.uint8) if skip is None else skip | ~which
+                skipped = (~which).view(np.uint8) if skip is None else skip | ~which
             views = [
                 _native.Rendering(
                     memory.array,
@@ -345,7 +345,7 @@ class ImageField(EncodedField):
                     state.views, state.draw.cuts, recipe.programs, strict=True
                 )
             ]
-            self._submit(state, state.blobs.extents, views, others)
+            self._submit(state, state.blobs.extents, views, skipped)
 
     def _submit(
         self,
