@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 from PIL import Image
 
 from fastdata.decode.folders import (
     SAMPLE_METHODS,
-    DatasetColumns,
     folder_class,
     load_by_folder,
     own_method,
@@ -25,7 +25,7 @@ from fastdata.decode.limits import Limits
 from fastdata.decode.memory import rows_of
 from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import common_size, decode_row
-from fastdata.errors import NoAttributeError, UsageError
+from fastdata.errors import UsageError
 from fastdata.loading.fields.names import (
     chosen_fields,
     require_callable,
@@ -45,12 +45,12 @@ from fastdata.remote.options import RemoteOptions
 from fastdata.staging.place import DatasetPlace
 from fastdata.staging.staged import tell_of_copy
 from fastdata.storage.cache import Cache
+from fastdata.storage.contents import DatasetContents
 from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.fields import IMAGES
 from fastdata.storage.hugging_face import Hub, is_hub, open_hub, split_formats
 from fastdata.storage.learnt import LearningSource
 from fastdata.storage.listed import FileList, FilesSource
-from fastdata.storage.manifest import Manifest
 from fastdata.storage.packed import IndexedSource, require_same
 from fastdata.storage.parts import PartsSource
 from fastdata.storage.paths import working_folder
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 Transform: TypeAlias = Callable[[Image.Image], Any]
 
 
-class ImageDataset(DatasetColumns, NativeSamples):
+class ImageDataset(DatasetContents, NativeSamples):
     """A map-style dataset of images: ``dataset[i]`` is (image, label), or a dict of given fields.
 
     Works as the dataset of ``torch.utils.data.DataLoader`` with any number of workers: it is
@@ -417,24 +417,17 @@ class ImageDataset(DatasetColumns, NativeSamples):
         """Return the decoder of samples as they are stored, for transforms that Python calls."""
         from fastdata.loading.fields.decoder import stored_decoder  # imports torch
 
-        settings = self.fields, self.limits
-        if self._decoder is None:
-            self._decoder = {}
-        if self._decoder.get("stored", (None,))[0] != settings:
-            readable = Readable(
+        settings, kept = (self.fields, self.limits), self._decoder or {}
+        if kept.get("stored", (None,))[0] != settings:
+            readable = self._readable(
                 what=repr(self),
-                dataset=self,
-                path=self.path,
-                source=self._source,
-                limits=self.limits,
                 open=lambda learns: self._source,
                 transform=self.transforms,
                 recipe=NO_IMAGE,
-                fields=self.fields,
             )
-            decoder = stored_decoder(readable, joint, self._stored_image)
-            self._decoder["stored"] = settings, decoder
-        return self._decoder["stored"][1]  # type: ignore[return-value]
+            kept["stored"] = settings, stored_decoder(readable, joint, self._stored_image)
+        self._decoder = kept
+        return kept["stored"][1]  # type: ignore[return-value]
 
     def _stored_image(self, name: str, row: int) -> Any:
         return self.open_image(row) if name == "image" else self._value(name, row)
@@ -446,19 +439,20 @@ class ImageDataset(DatasetColumns, NativeSamples):
             except MissingError:
                 return None
             return image if self.transform is None else self.transform(image)
-        found = value_of(self._source, name, row)
+        value = value_of(self._source, name, row)
         if name == "label":
-            return found if self.target_transform is None else self.target_transform(found)
-        if isinstance(found, Blob):
-            if not found.data and not (found.checked and found.channels):
-                return None
-            if self._source.field(name).kind == "blob":
-                return found.data
-            style = AS_STORED if self._source.field(name).kind == "mask" else self.style
-            image = decode_row(FieldSource(self._source, name), row, self.limits, style)
-            transform = self.further_transforms.get(name)
-            return image if transform is None else transform(image)
-        return found
+            return value if self.target_transform is None else self.target_transform(value)
+        if not isinstance(value, Blob):
+            return value
+        kind = self._source.field(name).kind
+        if not value.data and not (value.checked and value.channels):
+            return None
+        if kind == "blob":
+            return value.data
+        style = AS_STORED if kind == "mask" else self.style
+        image = decode_row(FieldSource(self._source, name), row, self.limits, style)
+        transform = self.further_transforms.get(name)
+        return image if transform is None else transform(image)
 
     def described(self) -> Readable | Unreadable:
         """Return the description of its images for the core, or why that does not read them."""
@@ -482,12 +476,8 @@ class ImageDataset(DatasetColumns, NativeSamples):
             for name in self.fields
             if name != "image" and self.is_image(name)
         }
-        return Readable(
+        return self._readable(
             what=what,
-            dataset=self,
-            path=self.path,
-            source=self._source,
-            limits=self.limits,
             cache=None if folder is None else self.cache,
             open=opener,
             transform=self.transforms or self.transform,
@@ -495,11 +485,15 @@ class ImageDataset(DatasetColumns, NativeSamples):
             joint=self.transforms is not None,
             recipe=self._compiled(),
             files=files,
-            fields=self.fields,
             further={name: compile_recipe(one) for name, one in further.items()},
             without_transform=[name for name, one in further.items() if one is None],
             keys=self.fields if self.named else (),
         )
+
+    def _readable(self, **aspects: Any) -> Readable:
+        """Return the description of the stored samples; ``aspects`` are its other attributes."""
+        place: Any = {"path": self.path, "source": self._source, "limits": self.limits}
+        return Readable(dataset=self, fields=self.fields, **place, **aspects)
 
     def _opened(self, learns: bool, files: FileList | None = None) -> Source:
         """Return the source for a loader, which may keep what it learns of the images."""
@@ -577,29 +571,6 @@ class ImageDataset(DatasetColumns, NativeSamples):
     def source(self) -> Source:
         """Its rows, as the loader reads them."""
         return self._source
-
-    @property
-    def _indexed(self) -> IndexedSource | PartsSource:
-        if not isinstance(self._source, (IndexedSource, PartsSource)):
-            raise NoAttributeError(
-                f"{self.path}: a dataset of another library has no index and no manifest",
-                "Make them of its files with fastdata convert.",
-            )
-        return self._source
-
-    @property
-    def manifest(self) -> Manifest:
-        """Contents of ``_dataset.json``.
-
-        Raises:
-            UsageError: The dataset is a folder of torchvision's, which has none.
-        """
-        return self._indexed.manifest
-
-    @property
-    def location(self) -> Path | str:
-        """The folder that is read, of the staged copy if there is one; or the URL."""
-        return self._source.location
 
     @property
     def is_remote(self) -> bool:

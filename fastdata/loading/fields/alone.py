@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastdata import _native
-from fastdata.decode.engine import Reading, decode_one
+from fastdata.decode.engine import ReadOptions, decode_one
 from fastdata.decode.fallback import Alone, Verdict
 from fastdata.decode.jpeg import DecodeError
 from fastdata.decode.rows import open_row
@@ -64,7 +64,7 @@ class DeclinedSample(Alone):
             return Verdict()
         turn = self._extents.orientations[slot : slot + 1].copy()
         verdict = decode_one(
-            data, self._renderings(self._draw.of(slot)), Reading(orientations=turn)
+            data, self._renderings(self._draw.of(slot)), ReadOptions(orientations=turn)
         )
         if verdict is None:
             self._data = data

@@ -13,7 +13,7 @@ from PIL import Image
 
 from fastdata import _native
 from fastdata.decode.decoders import NATIVE, PILLOW
-from fastdata.decode.engine import PendingBatch, Reading
+from fastdata.decode.engine import PendingBatch, ReadOptions
 from fastdata.decode.fallback import FallbackStep, Outcome, Verdict, decode_alone
 from fastdata.decode.jpeg import jpeg_info
 from fastdata.decode.pillow import describe_kind
@@ -357,7 +357,7 @@ class ImageField(EncodedField):
         """Start to decode to some views."""
         state.stage, state.job = Stage.DECODING, Jobs(state.pending)
         stride, scans = self._source.capabilities.stride, self._context.readable.limits.scans
-        reading = Reading(skip=skip, stride=stride, check=self._check, scans=scans)
+        reading = ReadOptions(skip=skip, stride=stride, check=self._check, scans=scans)
         pending = PendingBatch(samples, views, reading, fallback="never")
         state.pending.append(pending)
         if self._context.engine is None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import torch
 
     from fastdata.loading.fields.readable import Readable
-    from fastdata.storage.source import Column
+    from fastdata.storage.source import Column, Source
     from fastdata.transforms.reading import Step
 
 #: Name of the field that says where each pixel of an image comes from.
