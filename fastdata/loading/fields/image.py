@@ -32,10 +32,9 @@ from fastdata.loading.fields.field import (
 )
 from fastdata.plan.draws import child, sample_keys
 from fastdata.remote.ranges import Fetches
-from fastdata.storage.encodings import ENCODINGS
+from fastdata.storage.encodings import ENCODINGS, NOT_NATIVE
 from fastdata.storage.fields import LABEL
 from fastdata.storage.source import (
-    NOT_NATIVE,
     BlobColumn,
     ExtentTable,
     Measured,
