@@ -31,7 +31,7 @@ from fastdata.transforms import (
     RandomRotation,
     TrivialAugmentWide,
 )
-from fastdata.transforms.tree import native_program
+from fastdata.transforms.tree import Builder, native_program
 
 #: Draws of torchvision's, and of ours; FASTDATA_DRAWS=100000 for a sharper look, of ten minutes.
 COUNT = int(os.environ.get("FASTDATA_DRAWS", 3_000))
@@ -276,3 +276,21 @@ def test_ours_are_drawn_as_torchvisions_that_they_are_named_after(v1: Any) -> No
     erased = ours(Compose([RandomResizedCrop(32), RandomErasing()]), 200)
     pipeline = v1.Compose([v1.RandomResizedCrop(32), v1.ToTensor(), v1.RandomErasing()])
     assert erased == ours(pipeline, 200)
+
+
+def test_parameters_are_checked_by_name() -> None:
+    with pytest.raises(TypeError, match=r"resize takes \(width, height, filter\), not \(width\)"):
+        Builder().add("resize", width=8)
+    builder = Builder()
+    with builder.node("sequence"):
+        builder.add("posterize", bits=(1, 2))
+    with pytest.raises(ValueError, match="entries: bits of posterize"):
+        builder.program()
+
+
+def test_only_leading_steps_of_geometry_are_folded() -> None:
+    with pytest.raises(ValueError, match="cannot be folded: invert"):
+        native_program((), leading=(RandomInvert(1.0),))
+    crop = RandomResizedCrop(32)
+    assert native_program((crop,)).changes_pixels
+    assert not native_program((), leading=(crop,)).changes_pixels

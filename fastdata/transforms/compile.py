@@ -101,7 +101,7 @@ class _AllLibraries(Libraries):
             raise UsageError(
                 f"a {type(transform).__name__} is inside another transform, where no loader names "
                 f"its {transform.goes_by}",
-                "Give it to the dataset itself, and make the others part of what it makes.",
+                "Give it to the dataset itself, and let its function add the other transforms.",
             )
         # v2's Lambda calls its function with each view by itself.
         if name_in(transform, "torchvision.transforms") == "Lambda" and offers(transform.lambd):
@@ -405,7 +405,7 @@ def _unknown(
 
 
 def _hint(transform: Any) -> str:
-    """Return the line of code that makes a published script's class native; "" for others."""
+    """Return the line of code that makes a published script's class native; "" for any other."""
     if override(transform):
         return "Undo that."
     name = _own_name(transform)
@@ -432,7 +432,7 @@ def own_hint(transform: Any) -> str:
 
 
 def _own_name(transform: Any) -> str:
-    """Return the module and name of a script's class without a ``__fastdata__``; "" for others."""
+    """Return the name of a script's class without ``__fastdata__``, with its module; else ""."""
     kind = type(transform)
     known = _is_librarys(kind) or offers(transform)
     return "" if known else f"{kind.__module__}.{kind.__qualname__}"

@@ -23,7 +23,7 @@ from fastdata.transforms.reading import Chain
 
 
 class _Container(Transform):
-    """Base of transforms that hold others."""
+    """Base of transforms that hold other transforms."""
 
     def __call__(self, image: Image.Image) -> Any:
         """Transform one image; as :meth:`Transform.__call__`."""

@@ -14,7 +14,7 @@ from fastdata.transforms.identity import Translators, is_code, name_in, override
 from fastdata.transforms.nodes import Apply, Arranged, operation
 from fastdata.transforms.outcomes import Conversion, Translation, Translator, on_pil
 from fastdata.transforms.reading import Several
-from fastdata.transforms.warps import NO_CENTER
+from fastdata.transforms.tree import NO_CENTER
 
 _PACKAGE = "lightly.transforms"
 
@@ -46,8 +46,8 @@ _CALLERS.append(f"{_PACKAGE}.torchvision_v2_compatibility")
 def _rotation(transform: Any) -> Translation:
     # Nearest, of the same size, about the centre, black around it.
     black = {"red": 0, "green": 0, "blue": 0}
-    values = {"interpolation": 0, "expand": False, "on_tensors": False, **black, **NO_CENTER}
-    rotation = operation("rotate", angle=float(transform.angle), **values)
+    still: dict[str, Any] = {"expand": False, "on_tensors": False, **NO_CENTER}
+    rotation = operation("rotate", angle=float(transform.angle), interpolation=0, **black, **still)
     return Apply((rotation,), transform.prob)
 
 

@@ -66,7 +66,7 @@ class Operation(Step):
         tree.add(self.name, **values)
 
 
-def operation(name: str, **values: float | DrawnNumber) -> Operation:
+def operation(name: str, /, **values: float | DrawnNumber) -> Operation:
     """Return an operation with these parameters."""
     return Operation(name, tuple(values.items()))
 

@@ -17,8 +17,18 @@ from fastdata.transforms.checks import Fill, Warp, choice, number_from, optional
 from fastdata.transforms.checks import fill as check_fill
 from fastdata.transforms.outcomes import Declined
 from fastdata.transforms.reading import Reading
-from fastdata.transforms.tree import HEIGHT, SUM, TO_ZERO, WIDTH, Builder, Number
-from fastdata.transforms.warps import NO_CENTER, NO_MOVE, center_values
+from fastdata.transforms.tree import (
+    HEIGHT,
+    NO_CENTER,
+    NO_MOVE,
+    SUM,
+    TO_ZERO,
+    WIDTH,
+    Builder,
+    Number,
+    Values,
+    center_values,
+)
 
 POLICIES = ("imagenet", "cifar10", "svhn")
 _Bins: TypeAlias = Annotated[int, whole_from(2, 10_000)]
@@ -276,7 +286,7 @@ def _augmentation(
     elif name == "Rotate":
         tree.warp("rotate", step, angle=tree.table(values, signed=True), expand=False, **NO_CENTER)
     elif name.startswith("Shear"):
-        shear = {f"shear_{name[-1].lower()}": tree.table(values, signed=True)}
+        shear: dict[str, Values] = {f"shear_{name[-1].lower()}": tree.table(values, signed=True)}
         # About the upper left corner.
         tree.warp("affine", step, **{**NO_MOVE, **shear, **center_values((0, 0))})
     elif space is _WIDE_SPACE:  # a translation in pixels
@@ -292,7 +302,7 @@ def _augmentation(
 
 
 def _translate(tree: Builder, step: Any, name: str, moved: Number) -> None:
-    move = {f"move_{name[-1].lower()}": moved}
+    move: dict[str, Values] = {f"move_{name[-1].lower()}": moved}
     tree.warp("affine", step, **{**NO_MOVE, **move, **NO_CENTER})
 
 

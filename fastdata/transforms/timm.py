@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from fastdata.transforms.checks import as_values
 from fastdata.transforms.crops import CenterCrop, RandomCrop
 from fastdata.transforms.identity import Translators, changed, name_in, override
 from fastdata.transforms.nodes import (
@@ -36,8 +37,7 @@ from fastdata.transforms.outcomes import (
 from fastdata.transforms.output import RandomErasing
 from fastdata.transforms.reading import Chain, Step
 from fastdata.transforms.resizes import RandomResizedCrop, ResizeKeepRatio, ResizeToSequence
-from fastdata.transforms.tree import BLENDED_SUM, BLENDS, HEIGHT, TO_ZERO, UP, WIDTH
-from fastdata.transforms.warps import NO_CENTER
+from fastdata.transforms.tree import BLENDED_SUM, BLENDS, HEIGHT, NO_CENTER, TO_ZERO, UP, WIDTH
 
 
 def mixes_bytes(collate_fn: Any) -> bool:
@@ -69,9 +69,7 @@ def _is_function(function: Any, name: str) -> bool:
 
 
 def _filters(transform: Any) -> tuple[str, ...]:
-    modes = transform.interpolation
-    modes = modes if isinstance(modes, (list, tuple)) else (modes,)
-    return tuple(mode.value for mode in modes)
+    return tuple(mode.value for mode in as_values(transform.interpolation))
 
 
 def _resized_crop(transform: Any) -> Step:
@@ -176,8 +174,7 @@ _WARPS = {0: 0.0, 2: 1.0, 3: 2.0}  # Pillow's numbers of interpolations in the c
 
 def _warp(op: Any) -> dict[str, float | DrawnNumber]:
     """Return the interpolation and fill of an operation that warps."""
-    given = op.kwargs["resample"]
-    numbers = tuple(_WARPS[int(mode)] for mode in (given if isinstance(given, tuple) else (given,)))
+    numbers = tuple(_WARPS[int(mode)] for mode in as_values(op.kwargs["resample"]))
     red, green, blue = (float(value) for value in op.kwargs["fillcolor"])
     one = numbers[0] if len(numbers) == 1 else DrawnNumber("table", entries=numbers)
     return {"interpolation": one, "red": red, "green": green, "blue": blue}
@@ -185,6 +182,7 @@ def _warp(op: Any) -> dict[str, float | DrawnNumber]:
 
 def _matrix(op: Any, place: str, number: DrawnNumber) -> Step:
     """Return a transform by a matrix that has a number in a place, "a" to "f"."""
+    matrix: dict[str, float | DrawnNumber]
     matrix = {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.0, "e": 1.0, "f": 0.0, place: number}
     return operation("transform", **matrix, **_warp(op))
 
@@ -237,7 +235,7 @@ def _solarised_below(op: Any, strength: _Strength) -> Step:
 
 
 def _rotated(op: Any, strength: _Strength) -> Step:
-    still = {"expand": False, "on_tensors": False, **NO_CENTER}
+    still: dict[str, Any] = {"expand": False, "on_tensors": False, **NO_CENTER}
     return operation("rotate", angle=strength.times(3.0, signed=True), **_warp(op), **still)
 
 

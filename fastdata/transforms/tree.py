@@ -137,15 +137,15 @@ class Builder:
         self._first, self._draws, self._leading = None, later, len(steps)
 
     @contextmanager
-    def node(self, kind: str, draws: int | None = None, **values: Values) -> Iterator[None]:
+    def node(self, kind: str, draws: int | None = None, /, **values: Values) -> Iterator[None]:
         """Add a node; build its children inside."""
         at = len(self._nodes)
         self._append(kind, draws, values)
         yield
-        kind, _, *rest = self._nodes[at]
-        self._nodes[at] = (kind, len(self._nodes), *rest)
+        kind, _, first, draw = self._nodes[at]
+        self._nodes[at] = (kind, len(self._nodes), first, draw)
 
-    def add(self, kind: str, draws: int | None = None, **values: Values) -> None:
+    def add(self, kind: str, draws: int | None = None, /, **values: Values) -> None:
         """Add a leaf: one of ``_native.STEPS``, or a call of one of ``_native.OPERATIONS``.
 
         ``values`` are its parameters by name, numbers or sequences of them; ``draws`` are as many
@@ -176,9 +176,10 @@ class Builder:
         if isinstance(value, Number):
             return value
         if isinstance(value, Sequence):
+            entries = [float(one) for one in value]
             first = len(self._tables)
-            self._tables += value
-            return Number("entries", first=first, entries=len(value))
+            self._tables += entries
+            return Number("entries", first=first, entries=len(entries))
         return Number("constant", a=float(value))
 
     def grayscale(self, channels: int | None = None) -> None:
@@ -195,9 +196,9 @@ class Builder:
 
     def warp(self, kind: str, step: Any, **values: Values) -> None:
         """Add a leaf that warps with the step's interpolation and fill."""
-        fill = self.fill_of(step)
-        if self._mask is None and not self._filled:
-            fill = dict.fromkeys(fill, -1.0)
+        fill: dict[str, Values] = dict.fromkeys(("red", "green", "blue"), -1.0)
+        if self._mask is not None or self._filled:
+            fill = self.fill_of(step)
         interpolation = WARPS.index(step.interpolation if self._mask is None else "nearest")
         on_tensors = self._tensors > 0 or self._mask is not None
         rest = {"interpolation": interpolation, "on_tensors": on_tensors}
@@ -292,6 +293,17 @@ class Builder:
         first = len(self._tables)
         self._tables += numbers
         return Number("table", self._first + _FILTER_DRAW, first=first, entries=len(numbers))
+
+
+def center_values(center: Any) -> dict[str, float]:
+    """Return the parameters of a centre, (x, y); None: the image's."""
+    x, y = (0, 0) if center is None else center
+    return {"centred": center is not None, "x": x, "y": y}
+
+
+NO_CENTER = center_values(None)
+#: Parameters of an affine warp that moves nothing.
+NO_MOVE = {"angle": 0.0, "move_x": 0.0, "move_y": 0.0, "scale": 1.0, "shear_x": 0.0, "shear_y": 0.0}
 
 
 def tree_of(

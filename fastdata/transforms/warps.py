@@ -13,7 +13,7 @@ from fastdata.transforms.base import ByChance, Filling, range_words
 from fastdata.transforms.checks import Angles, Center, Fill, Probability, Warp
 from fastdata.transforms.outcomes import Declined
 from fastdata.transforms.reading import Fixed, Reading
-from fastdata.transforms.tree import HEIGHT, TO_EVEN, WIDTH, Builder, Values
+from fastdata.transforms.tree import HEIGHT, TO_EVEN, WIDTH, Builder, Values, center_values
 
 
 def _parts(who: str, name: str, given: Any) -> tuple[float, ...]:
@@ -24,17 +24,6 @@ def _parts(who: str, name: str, given: Any) -> tuple[float, ...]:
             f"Give for example {name}=(0.1, 0.1).",
         )
     return parts
-
-
-def center_values(center: Any) -> dict[str, Values]:
-    """Return the parameters of a centre, (x, y); None: the image's."""
-    x, y = (0, 0) if center is None else center
-    return {"centred": center is not None, "x": x, "y": y}
-
-
-NO_CENTER = center_values(None)
-#: Parameters of an affine warp that moves nothing.
-NO_MOVE = {"angle": 0.0, "move_x": 0.0, "move_y": 0.0, "scale": 1.0, "shear_x": 0.0, "shear_y": 0.0}
 
 
 @dataclass(frozen=True)
