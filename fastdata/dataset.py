@@ -26,20 +26,10 @@ from fastdata.decode.memory import rows_of
 from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import common_size, decode_row
 from fastdata.errors import UsageError
-from fastdata.loading.fields.names import (
-    chosen_fields,
-    require_callable,
-    row_number,
-    row_numbers,
-)
+from fastdata.loading.fields.names import chosen_fields, require_callable, row_number, row_numbers
 from fastdata.loading.fields.readable import Readable, Unreadable, compiled, other_style, overridden
 from fastdata.loading.fields.samples import NativeSamples, value_of
-from fastdata.loading.fields.targets import (
-    joint_of,
-    require_still,
-    warn_of_fields,
-    warn_of_targets,
-)
+from fastdata.loading.fields.targets import joint_of, require_still, warn_of_fields, warn_of_targets
 from fastdata.once import once
 from fastdata.remote.options import RemoteOptions
 from fastdata.staging.place import DatasetPlace

@@ -73,8 +73,7 @@ class DatasetContents:
         """
         if LABEL not in self._source.fields:
             raise NoAttributeError(
-                f"{self.path}: its samples have no labels",
-                "Take column(name) for another column.",
+                f"{self.path}: its samples have no labels", "Take column(name) for another column."
             )
         return self._source.column("label").astype(np.int32)
 
