@@ -27,6 +27,7 @@ from fastdata.storage.fields import (
     numbers_of,
     outlines_among,
 )
+from fastdata.storage.packed import IndexedSource
 from fastdata.storage.shapes import looks_like
 from fastdata.transforms.forms import mapped
 from fastdata.transforms.joint import ABSENT, Joint, Moved, Target
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     import torch
 
     from fastdata.loading.fields.readable import Readable
-    from fastdata.storage.source import Column
+    from fastdata.storage.source import Column, Source
     from fastdata.transforms.reading import Step
 
 #: Name of the field that says where each pixel of an image comes from.
@@ -125,13 +126,27 @@ def warn_of_targets(where: object, names: Sequence[str], fields: Sequence[Field]
         )
 
 
-def warn_of_turned(
-    where: object, names: Sequence[str], fields: Sequence[Field], fits: bool
+def warn_of_fields(
+    where: object,
+    source: Source,
+    names: Sequence[str],
+    formats: Mapping[str, str],
+    transforms: Mapping[str, Any],
 ) -> None:
-    """Warn of boxes, points and masks that fit turned images alone, or stored images alone."""
-    located = [one.name for one in fields if one.format]
-    located += [MASKS] * bool(outlines_among(fields))
-    if shown := ", ".join(name for name in located if name in names):
+    """Warn of boxes, points and masks that do not follow their image, or fit another one.
+
+    ``formats`` were given by name, and ``transforms`` by argument.
+    """
+    unknown = [one for one in source.fields if one.name not in formats]
+    for argument, transform in transforms.items():
+        warn_of_boxes(argument, transform, names, unknown)
+    if not isinstance(source, IndexedSource):
+        return
+    located = [one.name for one in source.fields if one.format]
+    located += [MASKS] * bool(outlines_among(source.fields))
+    shown = ", ".join(name for name in located if name in names)
+    fits = source.manifest.source.get("exif_transpose", source.upright)
+    if shown and fits != source.upright:
         kind = "turned images" if fits else "stored images"
         warn(f"{where}: its {shown} are for {kind}. Give exif_transpose={fits}.")
 
