@@ -6,16 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 from PIL import Image
 
 from fastdata.decode.folders import (
     SAMPLE_METHODS,
-    FolderAttributes,
     folder_class,
     load_by_folder,
     own_method,
@@ -28,34 +25,22 @@ from fastdata.decode.limits import Limits
 from fastdata.decode.memory import rows_of
 from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import common_size, decode_row
-from fastdata.errors import NoAttributeError, UsageError
-from fastdata.loading.fields.names import (
-    chosen_fields,
-    require_callable,
-    row_number,
-    row_numbers,
-)
+from fastdata.errors import UsageError
+from fastdata.loading.fields.names import chosen_fields, require_callable, row_number, row_numbers
 from fastdata.loading.fields.readable import Readable, Unreadable, compiled, other_style, overridden
 from fastdata.loading.fields.samples import NativeSamples, value_of
-from fastdata.loading.fields.targets import (
-    TargetReader,
-    joint_of,
-    require_still,
-    warn_of_boxes,
-    warn_of_targets,
-    warn_of_turned,
-)
+from fastdata.loading.fields.targets import joint_of, require_still, warn_of_fields, warn_of_targets
 from fastdata.once import once
 from fastdata.remote.options import RemoteOptions
 from fastdata.staging.place import DatasetPlace
 from fastdata.staging.staged import tell_of_copy
 from fastdata.storage.cache import Cache
+from fastdata.storage.contents import DatasetContents
 from fastdata.storage.field_source import FieldSource, MissingError
-from fastdata.storage.fields import IMAGES, LABEL
+from fastdata.storage.fields import IMAGES
 from fastdata.storage.hugging_face import Hub, is_hub, open_hub, split_formats
 from fastdata.storage.learnt import LearningSource
 from fastdata.storage.listed import FileList, FilesSource
-from fastdata.storage.manifest import Manifest
 from fastdata.storage.packed import IndexedSource, require_same
 from fastdata.storage.parts import PartsSource
 from fastdata.storage.paths import working_folder
@@ -69,10 +54,14 @@ from fastdata.transforms.compile import compile_recipe, first_of_ours
 from fastdata.transforms.outcomes import Refusal, without_fixed_size
 from fastdata.transforms.recipe import NO_IMAGE, Recipe
 
+if TYPE_CHECKING:
+    from fastdata.loading.fields.decoder import SampleDecoder
+    from fastdata.transforms.joint import Joint
+
 Transform: TypeAlias = Callable[[Image.Image], Any]
 
 
-class ImageDataset(FolderAttributes, NativeSamples):
+class ImageDataset(DatasetContents, NativeSamples):
     """A map-style dataset of images: ``dataset[i]`` is (image, label), or a dict of given fields.
 
     Works as the dataset of ``torch.utils.data.DataLoader`` with any number of workers: it is
@@ -210,22 +199,12 @@ class ImageDataset(FolderAttributes, NativeSamples):
         if not self.is_remote:
             self._place.require_local_options()
         self._require_still(tell=True)
-        self._warn_of_fields(transforms is not None and fields is None)
-
-    def _warn_of_fields(self, by_default: bool) -> None:
-        """Warn of fields that may not be meant; ``by_default``: a joint transform gets few."""
-        fields, path = self._source.fields, self.path
-        unknown = [one for one in fields if one.name not in (self._formats or {})]
-        for name in ("transform", "transforms"):
-            warn_of_boxes(name, getattr(self, name), self._fields, unknown)
-        if by_default:
-            warn_of_targets(path, self._fields, fields)
+        by_name = {"transform": self.transform, "transforms": transforms}
+        warn_of_fields(self.path, self._source, self._fields, formats or {}, by_name)
+        if transforms is not None and fields is None:
+            warn_of_targets(self.path, self._fields, self._source.fields)
         if self._source.capabilities.row_groups:
             warn_of_row_groups(str(self._source.location))
-        if isinstance(self._source, IndexedSource):
-            fits = self.manifest.source.get("exif_transpose", self.exif_transpose)
-            if fits != self.exif_transpose:
-                warn_of_turned(path, self._fields, fields, fits)
 
     @classmethod
     def from_table(
@@ -421,11 +400,27 @@ class ImageDataset(FolderAttributes, NativeSamples):
                 reason = getattr(recipe, "reason", recipe)
                 raise UsageError(f"transforms= cannot be done: {reason}")
             return decoder.samples([row])[0]
-        values: dict[str, Any] = {"image": self.open_image(row)}
-        reader = TargetReader(self._source.fields, joint)
-        values |= reader.unmoved(self._source, row, values["image"].size, self.limits)
-        values |= {name: self._value(name, row) for name in reader.joint.targets.keys() - values}
-        return self.transforms(*reader.joint.sample(values))  # type: ignore[misc]
+        (sample,) = self._stored_decoder(joint).drawn(np.array([row]), 0, lambda key: None)
+        return self.transforms(*sample)  # type: ignore[misc]
+
+    def _stored_decoder(self, joint: Joint) -> SampleDecoder:
+        """Return the decoder of samples as they are stored, for transforms that Python calls."""
+        from fastdata.loading.fields.decoder import stored_decoder  # imports torch
+
+        settings, kept = (self.fields, self.limits), self._decoder or {}
+        if kept.get("stored", (None,))[0] != settings:
+            readable = self._readable(
+                what=repr(self),
+                open=lambda learns: self._source,
+                transform=self.transforms,
+                recipe=NO_IMAGE,
+            )
+            kept["stored"] = settings, stored_decoder(readable, joint, self._stored_image)
+        self._decoder = kept
+        return kept["stored"][1]  # type: ignore[return-value]
+
+    def _stored_image(self, name: str, row: int) -> Any:
+        return self.open_image(row) if name == "image" else self._value(name, row)
 
     def _value(self, name: str, row: int) -> Any:
         if name == "image":
@@ -434,19 +429,20 @@ class ImageDataset(FolderAttributes, NativeSamples):
             except MissingError:
                 return None
             return image if self.transform is None else self.transform(image)
-        found = value_of(self._source, name, row)
+        value = value_of(self._source, name, row)
         if name == "label":
-            return found if self.target_transform is None else self.target_transform(found)
-        if isinstance(found, Blob):
-            if not found.data and not (found.checked and found.channels):
-                return None
-            if self._source.field(name).kind == "blob":
-                return found.data
-            style = AS_STORED if self._source.field(name).kind == "mask" else self.style
-            image = decode_row(FieldSource(self._source, name), row, self.limits, style)
-            transform = self.further_transforms.get(name)
-            return image if transform is None else transform(image)
-        return found
+            return value if self.target_transform is None else self.target_transform(value)
+        if not isinstance(value, Blob):
+            return value
+        kind = self._source.field(name).kind
+        if not value.data and not (value.checked and value.channels):
+            return None
+        if kind == "blob":
+            return value.data
+        style = AS_STORED if kind == "mask" else self.style
+        image = decode_row(FieldSource(self._source, name), row, self.limits, style)
+        transform = self.further_transforms.get(name)
+        return image if transform is None else transform(image)
 
     def described(self) -> Readable | Unreadable:
         """Return the description of its images for the core, or why that does not read them."""
@@ -470,12 +466,8 @@ class ImageDataset(FolderAttributes, NativeSamples):
             for name in self.fields
             if name != "image" and self.is_image(name)
         }
-        return Readable(
+        return self._readable(
             what=what,
-            dataset=self,
-            path=self.path,
-            source=self._source,
-            limits=self.limits,
             cache=None if folder is None else self.cache,
             open=opener,
             transform=self.transforms or self.transform,
@@ -483,11 +475,15 @@ class ImageDataset(FolderAttributes, NativeSamples):
             joint=self.transforms is not None,
             recipe=self._compiled(),
             files=files,
-            fields=self.fields,
             further={name: compile_recipe(one) for name, one in further.items()},
             without_transform=[name for name, one in further.items() if one is None],
             keys=self.fields if self.named else (),
         )
+
+    def _readable(self, **aspects: Any) -> Readable:
+        """Return the description of the stored samples; ``aspects`` are its other attributes."""
+        place: Any = {"path": self.path, "source": self._source, "limits": self.limits}
+        return Readable(dataset=self, fields=self.fields, **place, **aspects)
 
     def _opened(self, learns: bool, files: FileList | None = None) -> Source:
         """Return the source for a loader, which may keep what it learns of the images."""
@@ -567,29 +563,6 @@ class ImageDataset(FolderAttributes, NativeSamples):
         return self._source
 
     @property
-    def _indexed(self) -> IndexedSource | PartsSource:
-        if not isinstance(self._source, (IndexedSource, PartsSource)):
-            raise NoAttributeError(
-                f"{self.path}: a dataset of another library has no index and no manifest",
-                "Make them of its files with fastdata convert.",
-            )
-        return self._source
-
-    @property
-    def manifest(self) -> Manifest:
-        """Contents of ``_dataset.json``.
-
-        Raises:
-            UsageError: The dataset is a folder of torchvision's, which has none.
-        """
-        return self._indexed.manifest
-
-    @property
-    def location(self) -> Path | str:
-        """The folder that is read, of the staged copy if there is one; or the URL."""
-        return self._source.location
-
-    @property
     def is_remote(self) -> bool:
         """Whether its images lie behind a URL; also if a staged copy is read."""
         return self._place.is_remote or not self._source.capabilities.local
@@ -608,35 +581,6 @@ class ImageDataset(FolderAttributes, NativeSamples):
         """Return whether a field has images, or masks that no transform moves."""
         kinds = IMAGES if self.transforms is None else ("image",)
         return any(one.name == name and one.kind in kinds for one in self._source.fields)
-
-    def column(self, name: str) -> npt.NDArray[Any] | pa.Array:
-        """Return the values of a column in all samples, for samplers and statistics.
-
-        Returns:
-            A new NumPy array of the column's type, shape (N,) or (N, K, …), if each sample has one
-            number, or an array of one shape; else an Arrow array of N values. Labels are int32.
-
-        Raises:
-            DatasetError: It cannot be read, or has changed.
-            UsageError: There is no such column.
-        """
-        found = self._source.column(name)
-        # Numbers share the memory that later lookups take them from.
-        return found.copy() if isinstance(found, np.ndarray) else found
-
-    @property
-    def labels(self) -> npt.NDArray[np.int32]:
-        """A new array of all labels, int32, shape (N,): for samplers that balance classes.
-
-        Raises:
-            UsageError: The dataset has none.
-        """
-        if LABEL not in self._source.fields:
-            raise NoAttributeError(
-                f"{self.path}: its samples have no labels",
-                "Take column(name) for another column.",
-            )
-        return self._source.column("label").astype(np.int32)
 
 
 # Methods that decide which samples an `ImageDataset` has, and what they are.

@@ -218,14 +218,15 @@ class DALIField(ImageField):
     def _may_be_for_dali(self, gathered: BlobColumn) -> npt.NDArray[np.bool_]:
         """Return DALI's candidates, by what is known before reading: bool, (N,)."""
         encodings = np.asarray(gathered.extents.encodings)
-        found: npt.NDArray[np.bool_] = ~gathered.pillow & ((encodings == _JPEG) | (encodings < 0))
+        maybe_jpeg = (encodings == _JPEG) | (encodings < 0)
+        candidates: npt.NDArray[np.bool_] = ~gathered.pillow & maybe_jpeg
         if self._source.capabilities.seek_points:  # without a checksum it may be damaged
-            found &= np.asarray(gathered.extents.seekable) > 0
+            candidates &= np.asarray(gathered.extents.seekable) > 0
         for name in BESIDES:
             there = encodings == ENCODINGS.index(name)
             if there.any() and self._is_decoded(name):
-                found |= there
-        return found
+                candidates |= there
+        return candidates
 
     def _is_decoded(self, encoding: str) -> bool:
         """Return whether DALI decodes an encoding; without a device, the next pass tries again."""
@@ -259,8 +260,8 @@ class DALIField(ImageField):
         output = self._recipes[0].programs[number].output
         rows = memory.array if output.channels_last else memory.array.transpose(0, 3, 1, 2)
         # By NumPy: torch's threads do not survive a fork.
-        found = np.asarray(pixels)
-        rows[slots] = _bfloat16(found) if output.dtype == "bfloat16" else found
+        values = np.asarray(pixels)
+        rows[slots] = _bfloat16(values) if output.dtype == "bfloat16" else values
 
     def _join_on_gpu(
         self,
@@ -272,20 +273,20 @@ class DALIField(ImageField):
     ) -> BatchMemory:
         """Return a view of ``count`` samples on the GPU: DALI's own memory if it decoded all."""
         output = self._recipes[0].programs[number].output
-        found = None
+        theirs = None
         if pixels is not None:
-            found = torch.from_dlpack(pixels)  # type: ignore[attr-defined]
-            found = found.to(getattr(torch, output.dtype))
-        if found is not None and len(found) == count:
-            rows = found
+            theirs = torch.from_dlpack(pixels)  # type: ignore[attr-defined]
+            theirs = theirs.to(getattr(torch, output.dtype))
+        if theirs is not None and len(theirs) == count:
+            rows = theirs
         else:
             host = memory.tensor.permute(0, 2, 3, 1) if output.channels_last else memory.tensor
             rows = torch.empty_like(host, device=self._device)
             ours = np.ones(count, np.bool_)
-            if found is not None:
+            if theirs is not None:
                 # Pinned: from other memory, the copy would wait for the stream, and so for DALI.
                 there = torch.from_numpy(slots).pin_memory().to(self._device, non_blocking=True)
-                rows[there] = found
+                rows[there] = theirs
                 ours[slots] = False
             for begin, end in _stretches(ours):
                 rows[begin:end].copy_(host[begin:end], non_blocking=True)
@@ -322,12 +323,12 @@ def _kind(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: bool) ->
 
     ``size``: (width, height) that its crop was drawn for; ``seekable``: it was decoded once.
     """
-    found, width, height, *_, code, _, _ = _native.probe(data)
-    if found.startswith("jpeg"):
+    kind, width, height, *_, code, _, _ = _native.probe(data)
+    if kind.startswith("jpeg"):
         if (width, height) != size or code != "ok":
             return None
         # A file that was cut decodes in part or not at all, depending on the crop.
-        return found if seekable or data[-2:].tobytes() == _EOI else None
+        return kind if seekable or data[-2:].tobytes() == _EOI else None
     head = data[:33].tobytes()
     if head[:8] != _PNG or len(head) < 33:
         return None

@@ -22,6 +22,7 @@ from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, copy_stream, numbered, on_device, on_stream
 from fastdata.errors import UsageError
 from fastdata.loading.fields.field import Context
+from fastdata.loading.fields.image import ImageField
 from fastdata.loading.fields.pipeline import Pipeline, open_pipeline
 from fastdata.loading.loader import DataLoader
 from fastdata.loading.native import NativePath
@@ -229,8 +230,13 @@ class _DALIPath(NativePath):
             runner = Runner(self.graph, self._batch_size)
         if self._config.persistent_workers:
             self._runner = runner
-        field = partial(DALIField, runner, self._device)
-        return open_pipeline(context, self._recipes, self._readables, self._config.fields, field)
+
+        def images(name: str, *arguments: Any) -> ImageField:
+            if name == "image":
+                return DALIField(runner, self._device, name, *arguments)
+            return ImageField(name, *arguments)
+
+        return open_pipeline(context, self._recipes, self._readables, self._config.fields, images)
 
     def start(self, *args: Any, **named: Any) -> Iterator[Any]:
         """See `NativePath.start`."""

@@ -528,18 +528,6 @@ class Engine:
             raise RuntimeError("the engine is closed")
         self._engine.submit(job)
 
-    def probe(self, extents: _native.Extents) -> _native.ProbeJob:
-        """Begin to find the sizes and encodings of files; see :class:`_native.ProbeJob`."""
-        job = _native.ProbeJob(extents)
-        self.work(job)
-        return job
-
-    def read(self, extents: _native.Extents, **options: Any) -> _native.ReadJob:
-        """Begin to read samples whole; for the options, see :class:`_native.ReadJob`."""
-        job = _native.ReadJob(extents, **options)
-        self.work(job)
-        return job
-
     def close(self) -> None:
         """Cancel what has not begun, wait for the rest, end the threads."""
         self._engine = None

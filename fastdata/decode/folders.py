@@ -9,7 +9,7 @@ from PIL import Image
 
 from fastdata.decode.limits import Limits
 from fastdata.decode.pillow import RGB, Style
-from fastdata.errors import FastdataError, NoAttributeError, SampleError, UsageError
+from fastdata.errors import FastdataError, SampleError, UsageError
 from fastdata.remote.patterns import pattern_of
 from fastdata.storage.hugging_face import streamed_files
 from fastdata.storage.listed import FilesSource
@@ -141,45 +141,3 @@ def load_by_folder(folder: Any, source: FilesSource, row: int, limits: Limits) -
     except Exception as error:  # a loader may raise anything
         raise source.problem(row, str(error)) from None
     return image
-
-
-class FolderAttributes:
-    """Attributes of torchvision's folders, for a dataset that takes a folder's place."""
-
-    path: Any
-    folder: Any
-    classes: list[str]
-    labels: Any
-    _targets: list[int] | None = None
-
-    @property
-    def targets(self) -> list[int]:
-        """All labels in a list, as torchvision's datasets have them."""
-        found = self._targets
-        if found is None or self.folder is not None:  # a folder's samples may change
-            found = self._targets = [int(label) for label in self.labels]
-        return found
-
-    @property
-    def samples(self) -> list[tuple[str, int]]:
-        """(path, label) of each file, as torchvision's folders have them.
-
-        Raises:
-            AttributeError: The dataset is packed, so its samples are no files of their own.
-        """
-        if self.folder is None:
-            raise NoAttributeError(
-                f"{self.path}: it has no samples or imgs, as its images are not files",
-                "Take targets for the labels, row(i).key for a name, read([i]) for bytes.",
-            )
-        samples: list[tuple[str, int]] = self.folder.samples
-        return samples
-
-    imgs = samples
-
-    @property
-    def class_to_idx(self) -> dict[str, int]:
-        """The label of each class, as torchvision's datasets have it."""
-        if self.folder is not None:
-            return dict(self.folder.class_to_idx)
-        return {name: label for label, name in enumerate(self.classes)}

@@ -85,7 +85,29 @@ class NativeIterator(Iterator[Any]):
         if os.getpid() != self._process:
             raise after_fork()
         with self._taking:
-            return self._next()
+            began = time.perf_counter()
+            taken = batch = None
+            try:
+                taken = self._take()
+                if taken is not None:
+                    batch = self._assemble(*taken)
+            except BaseException as error:
+                if self._close is None and isinstance(error, Exception):
+                    raise _closed() from None  # by another thread, meanwhile
+                # An error of a sample, or of a user's function, costs its batch only; anything else
+                # (Ctrl-C) ends the iteration.
+                users = taken is not None and isinstance(error, Exception)
+                if not users and not isinstance(error, FastdataError):
+                    self.close()
+                raise
+            finally:
+                self._counters.wait += time.perf_counter() - began
+            if self._close is None:
+                raise _closed()
+            if taken is None:
+                self._finish()
+                raise StopIteration
+            return batch
 
     def ready(self) -> bool:
         """Return whether ``next`` would return at once; start decoding what can be decoded.
@@ -101,31 +123,6 @@ class NativeIterator(Iterator[Any]):
                 self.close()  # as where `next` fails so
                 raise
             return not self._under_way or self._pipeline.ready(self._under_way[0])
-
-    def _next(self) -> Any:
-        began = time.perf_counter()
-        taken = batch = None
-        try:
-            taken = self._take()
-            if taken is not None:
-                batch = self._assemble(*taken)
-        except BaseException as error:
-            if self._close is None and isinstance(error, Exception):
-                raise _closed() from None  # by another thread, meanwhile
-            # An error of a sample, or of a user's function, costs its batch only; anything else
-            # (Ctrl-C) ends the iteration.
-            users = taken is not None and isinstance(error, Exception)
-            if not users and not isinstance(error, FastdataError):
-                self.close()
-            raise
-        finally:
-            self._counters.wait += time.perf_counter() - began
-        if self._close is None:
-            raise _closed()
-        if taken is None:
-            self._finish()
-            raise StopIteration
-        return batch
 
     def _take(self) -> tuple[Batch, npt.NDArray[np.bool_] | None] | None:
         """Return the next decoded batch and its valid samples; None at the epoch's end."""
@@ -238,14 +235,14 @@ class NativeIterator(Iterator[Any]):
             patch = self._pipeline.begin(
                 schedule.numbering.plan(draws, size=planned.size), self._key
             )
-            found = self._wait(patch)
-            self._name(found)
-            schedule.exclude(patch.planned.indices[list(found)].tolist())
-            good = [at for at in range(len(slots)) if at not in found]
+            failed = self._wait(patch)
+            self._name(failed)
+            schedule.exclude(patch.planned.indices[list(failed)].tolist())
+            good = [at for at in range(len(slots)) if at not in failed]
             to = [slots[at] for at in good]
             self._pipeline.patch(batch, patch, to, good)
             schedule.numbering.place(planned, to, draws[good])
-            errors = {slots[at]: error for at, error in found.items()}
+            errors = {slots[at]: error for at, error in failed.items()}
 
     def _name(self, errors: dict[int, FastdataError]) -> None:
         """Keep the first bad samples for the warning at the epoch's end."""

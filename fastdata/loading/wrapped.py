@@ -376,10 +376,7 @@ def _is_standard(transforms: Any) -> bool:
 
 #: Fields and form of samples whose target is None.
 _TARGET = "target"
-_NOTHING = (
-    [Field(_TARGET, "column")],
-    Joint(("image", _TARGET), {_TARGET: Target("objects")}),
-)
+_NOTHING = ([Field(_TARGET, "column")], Joint(("image", _TARGET), {_TARGET: Target("objects")}))
 
 
 def _are_labels(values: Sequence[Any]) -> bool:

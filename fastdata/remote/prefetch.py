@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Hashable, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from fastdata.remote.options import RemoteOptions, RemoteStats
 from fastdata.remote.ranges import JpegParts, Piece, RangeCache, RangeRequest, Wanted, plan
 from fastdata.remote.reader import RangeReader
 from fastdata.remote.retries import describe_error
-from fastdata.storage.source import PassRequest, Rows, Source
+from fastdata.storage.source import BlobColumn, PassRequest, Rows, Source
 
 #: Outcome of a range: its bytes, an error, or None if its bytes are wrong.
 RangeOutcome: TypeAlias = bytes | FastdataError | None
@@ -93,6 +93,14 @@ def _outcome(ranges: list[_Held]) -> SampleOutcome:
     return JpegParts(first.data, last.data, last.start - first.start)
 
 
+class _Gathered(NamedTuple):
+    """Rows of an announced batch of some draws, and the ranges of each field's samples, by slot."""
+
+    draws: Rows
+    blobs: dict[str, BlobColumn]
+    held: dict[str, dict[int, list[_Held]]]
+
+
 class RemotePass:
     """Prefetcher of one pass's samples into memory; for one process.
 
@@ -144,6 +152,8 @@ class RemotePass:
         # requests.
         self._is_filling = True
         self._coming: deque[Drawn] = deque()
+        # By the identity of their draws: a batch that is planned otherwise is gathered again.
+        self._gathered: dict[int, _Gathered] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._before = replace(self._reader.counts)
         self._cache_before = (0, 0) if self._cache is None else self._cache.counts()
@@ -214,11 +224,15 @@ class RemotePass:
             blobs = self._source.gather(numbers, self._fields).blobs
         except FastdataError:
             return  # the batch itself will raise it
-        wanted = [self._wanted(one.extents, draws, name) for name, one in blobs.items()]
+        wanted = {name: self._wanted(one.extents, draws, name) for name, one in blobs.items()}
+        held: dict[str, dict[int, list[_Held]]] = {name: {} for name in wanted}
         with self._lock:
             for slot in range(len(draws)):
-                for one in chain.from_iterable(of_field.get(slot, ()) for of_field in wanted):
-                    self._announce(one)
+                for name, of_field in wanted.items():
+                    if slot in of_field:
+                        held[name][slot] = [self._announce(one) for one in of_field[slot]]
+            if len(draws) == len(batch[0]):
+                self._gathered[id(batch[0])] = _Gathered(batch[0], blobs, held)
             if not self._is_filling or len(self._coming) > 1:
                 return
             # Somebody waits for the first batch: its requests carry no neighbours for later ones,
@@ -271,15 +285,25 @@ class RemotePass:
                 if not self._pieces[piece]:
                     del self._pieces[piece]
 
+    def blobs(self, draws: Rows, field: str) -> BlobColumn | None:
+        """Return the rows of a field that were gathered to announce a batch of these draws."""
+        gathered = self._gathered.get(id(draws))
+        return None if gathered is None else gathered.blobs.get(field)
+
     def fetch(self, extents: _native.Extents, draws: Rows, field: str = "image") -> Fetch:
         """Request the bytes of one field of a batch."""
-        wanted = self._wanted(extents, draws, field)
-        self._needed += sum(one.size for ranges in wanted.values() for one in ranges)
+        gathered = self._gathered.get(id(draws))
+        held = None if gathered is None else gathered.held.pop(field, None)
+        if gathered is not None and not gathered.held:
+            del self._gathered[id(draws)]
+        wanted = self._wanted(extents, draws, field) if held is None else {}
         with self._lock:
-            held = {
-                slot: [self._known.get(one.key) or self._announce(one) for one in ranges]
-                for slot, ranges in wanted.items()
-            }
+            if held is None:
+                held = {
+                    slot: [self._known.get(one.key) or self._announce(one) for one in ranges]
+                    for slot, ranges in wanted.items()
+                }
+            self._needed += sum(one.size for ranges in held.values() for one in ranges)
             fetch = Fetch(held, self._taken)
             for one in chain.from_iterable(held.values()):
                 if not one.done:
@@ -322,6 +346,7 @@ class RemotePass:
             self._closed = True
             self._known.clear()
             self._unplanned.clear()
+            self._gathered.clear()
             self._queue.clear()
             self._urgent.clear()
         self._reader.loop.call_soon_threadsafe(self._cancel)

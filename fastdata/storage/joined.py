@@ -236,6 +236,9 @@ class JoinedPass:
     def _parts_of(self, draws: Rows) -> Rows:
         return np.searchsorted(self._starts, self._number(draws), "right") - 1
 
+    def blobs(self, draws: Rows, field: str) -> None:
+        """Return None: a batch's rows are gathered from all sources together."""
+
     def fetch(self, extents: Any, draws: Rows, field: str = "image") -> JoinedFetch:
         """Request the bytes of one field of a batch's remote rows."""
         parts, rows = self._parts_of(draws), self._number(draws)

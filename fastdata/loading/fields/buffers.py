@@ -65,10 +65,10 @@ class BufferPool:
 
     def of(self, field: str) -> BufferPool:
         """Return the pool of a further field of images, which lives as long as this one."""
-        found = self._others.get(field)
-        if found is None:
-            found = self._others[field] = BufferPool(self._keep, self.pinned)
-        return found
+        pool = self._others.get(field)
+        if pool is None:
+            pool = self._others[field] = BufferPool(self._keep, self.pinned)
+        return pool
 
     def batch(
         self,
@@ -113,15 +113,15 @@ class BufferPool:
         each += -each % _ALIGNED
         ends = np.cumsum(each).tolist()
         values, row = self.flat(view, ends[-1], dtype)
-        found = BatchMemory([], [])
+        memory = BatchMemory([], [])
         for end, step, (width, height) in zip(ends, each.tolist(), sizes.tolist(), strict=True):
             begin, count = end - step, width * height * channels
             shape = (height, width, channels) if channels_last else (channels, height, width)
             tensor = values[begin : begin + count].view(shape)
             array = row[begin : begin + count].reshape(shape)
-            found.tensor.append(tensor.permute(2, 0, 1) if channels_last else tensor)
-            found.array.append(array if channels_last else array.transpose(1, 2, 0))
-        return found
+            memory.tensor.append(tensor.permute(2, 0, 1) if channels_last else tensor)
+            memory.array.append(array if channels_last else array.transpose(1, 2, 0))
+        return memory
 
     def flat(self, view: int, count: int, dtype: str) -> tuple[Any, npt.NDArray[Any]]:
         """Return memory for ``count`` values, as a flat tensor and array; not cleared."""

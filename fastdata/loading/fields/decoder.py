@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,24 +12,32 @@ import torch
 
 from fastdata.executors import InProcess
 from fastdata.loading.fields.buffers import BufferPool
-from fastdata.loading.fields.field import Batch, Context
+from fastdata.loading.fields.columns import ColumnField
+from fastdata.loading.fields.draw import Draw
+from fastdata.loading.fields.field import Batch, BatchField, Context, Stage
 from fastdata.loading.fields.names import row_number
 from fastdata.loading.fields.pipeline import Pipeline, blobs_among, open_pipeline
 from fastdata.loading.fields.stats import Counters
+from fastdata.loading.fields.targets import TargetReader
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, occurrences_within
-from fastdata.storage.source import PassRequest
+from fastdata.storage.source import PassRequest, Source
+from fastdata.transforms.outcomes import Output
+from fastdata.transforms.recipe import Program, Recipe
 
 if TYPE_CHECKING:
     from fastdata.loading.fields.readable import Readable
-    from fastdata.transforms.recipe import Recipe
+    from fastdata.transforms.joint import Joint
 
 
 class SampleDecoder:
-    """Decoder of samples in the calling thread: decodes, crops, applies the rest of transforms."""
+    """Decoder of samples in the calling thread: decodes, crops, applies the rest of transforms.
 
-    def __init__(self, readable: Readable, recipe: Recipe) -> None:
-        self._readable, self._recipe = readable, recipe
+    ``options`` are those of `open_pipeline`.
+    """
+
+    def __init__(self, readable: Readable, recipe: Recipe, **options: Any) -> None:
+        self._readable, self._recipe, self._options = readable, recipe, options
         self._source = readable.open(False)
         self._numbering = readable.numbering(self._source)
         self._made: tuple[int, Pipeline] | None = None
@@ -45,7 +54,8 @@ class SampleDecoder:
                 self._readable, source, None, pool, InProcess(), Counters(0), remote, single=True
             )
             context.warned_fallback.set()
-            self._made = os.getpid(), open_pipeline(context, [self._recipe], [self._readable])
+            of_sizes = [self._recipe], [self._readable]
+            self._made = os.getpid(), open_pipeline(context, *of_sizes, **self._options)
         return self._made[1]
 
     def samples(self, indices: Sequence[int]) -> list[Any]:
@@ -82,3 +92,56 @@ class SampleDecoder:
         for error in pipeline.finish(batch).values():
             raise error
         return batch
+
+
+#: Transform that leaves images as they are.
+_AS_STORED = Recipe((Program((0, 0), "bilinear", Output("uint8", None, None, True, True), ()),))
+
+
+class StoredImages(BatchField):
+    """Field of images that Pillow decodes, as they are stored; other fields follow them.
+
+    ``open_image`` returns the image of a field and a row; other arguments are as of `ImageField`.
+    """
+
+    def __init__(
+        self,
+        open_image: Callable[[str, int], Any],
+        name: str,
+        context: Context,
+        source: Source,
+        recipes: Sequence[Recipe],
+        reader: TargetReader | None = None,
+        moved: Sequence[ColumnField] = (),
+    ) -> None:
+        super().__init__(name, context)
+        self._open, self._reader, self._moved = partial(open_image, name), reader, moved
+
+    def deliver(self, batch: Batch) -> Any:
+        """Return a list of images."""
+        return batch.states[self].samples
+
+    def _begin(self, batch: Batch, state: Any) -> None:
+        state.samples = list(map(self._open, batch.planned.indices.tolist()))
+        if self._reader is not None:
+            parts: Any = _AS_STORED, [(_AS_STORED, slice(None))]
+            batch.draw = Draw(batch.planned, batch.key, parts, state.failed, self._reader)
+
+    def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
+        if self._reader is not None:
+            draw: Any = batch.draw
+            widths, heights = np.array([image.size for image in state.samples], np.int32).T
+            columns = {one.name: one.column(batch) for one in self._moved}
+            for slot, why in draw.make(widths, heights, columns).items():
+                row = int(batch.planned.indices[slot])
+                state.failed[slot] = self._context.source.problem(row, why)
+        state.stage = Stage.DONE
+
+
+def stored_decoder(
+    readable: Readable, joint: Joint, open_image: Callable[[str, int], Any]
+) -> SampleDecoder:
+    """Return the decoder of samples as they are stored, in the form of a joint transform."""
+    reader = TargetReader(readable.schema, joint)
+    images = partial(StoredImages, open_image)
+    return SampleDecoder(readable, _AS_STORED, image_field=images, reader=reader)

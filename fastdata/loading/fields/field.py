@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from concurrent.futures import Executor, Future, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from threading import Event
@@ -159,14 +158,9 @@ class FieldState:
     lacking: set[int] = field(default_factory=set)
     samples: list[Any] | None = None
 
-
-@contextmanager
-def _keeping_error(state: FieldState) -> Iterator[None]:
-    """Keep an error for the batch's turn, when `BatchField.finish` raises it."""
-    try:
-        yield
-    except FastdataError as error:
-        state.error, state.stage, state.job = error, Stage.DONE, None
+    def fail(self, error: FastdataError) -> None:
+        """Keep the error for the batch's turn, when `BatchField.finish` raises it."""
+        self.error, self.stage, self.job = error, Stage.DONE, None
 
 
 @dataclass(eq=False)
@@ -179,6 +173,7 @@ class Batch:
         states: State of each field.
         columns: Columns that were read with the rows of its images.
         draw: Geometry of its images, which other fields follow; None without images.
+        advancing: The fields that `BatchField.advance` may start stages of.
     """
 
     planned: Planned
@@ -186,6 +181,7 @@ class Batch:
     states: dict[BatchField, Any] = field(default_factory=dict)
     columns: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     draw: Draw | None = None
+    advancing: list[BatchField] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.planned.indices)
@@ -218,21 +214,30 @@ class BatchField(ABC):
     def begin(self, batch: Batch) -> None:
         """Start to read the field's values of a batch."""
         state = batch.states[self] = self._state_type()
-        with _keeping_error(state):
+        try:
             self._begin(batch, state)
+        except FastdataError as error:
+            state.fail(error)
 
-    def advance(self, batch: Batch) -> None:
-        """Start the next stage, if the work of the stage before it is done."""
+    def advance(self, batch: Batch) -> bool:
+        """Start the next stage, if the work of the stage before it is done.
+
+        Return whether a later call may start another.
+        """
         state = batch.states[self]
-        # Work that this starts may be done at once, and is left to the next call: later stages of
-        # batches start in the batches' order.
-        waited = state.job
-        with _keeping_error(state):
-            while state.stage < Stage.ALONE and (
-                state.job is None or (state.job is waited and waited.done())
-            ):
-                job, state.job = state.job, None
+        job = state.job
+        if job is not None and not job.done():
+            return True
+        try:
+            # Work that this starts may be done at once, and is left to the next call: later stages
+            # of batches start in the batches' order.
+            while state.stage < Stage.ALONE and state.job is job:
+                state.job = None
                 self._proceed(batch, state, job)
+                job = None
+        except FastdataError as error:
+            state.fail(error)
+        return state.stage < Stage.ALONE  # type: ignore[no-any-return]
 
     def ready(self, batch: Batch) -> bool:
         """Return whether `finish` would return at once, as of the last `advance`."""
@@ -327,12 +332,15 @@ class EncodedField(BatchField):
 
     def _gather(self, batch: Batch, state: Any, columns: Collection[str] = ()) -> None:
         """Look up a batch's blobs, and columns of the same index; start to fetch remote ones."""
-        rows = self._source.gather(batch.planned.indices, ["image", *columns])
-        state.blobs = rows.blobs["image"]
-        batch.columns.update(rows.columns)
-        if self._context.remote is not None:
-            fetch = self._context.remote.fetch
-            state.job = fetch(state.blobs.extents, batch.planned.draws, self.name)
+        planned, remote = batch.planned, self._context.remote
+        state.blobs = None if remote is None else remote.blobs(planned.draws, self.name)
+        names = [*(["image"] if state.blobs is None else []), *columns]
+        if names:
+            rows = self._source.gather(planned.indices, names)
+            state.blobs = rows.blobs.get("image", state.blobs)
+            batch.columns.update(rows.columns)
+        if remote is not None:
+            state.job = remote.fetch(state.blobs.extents, planned.draws, self.name)
 
     def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
         if job is not None:

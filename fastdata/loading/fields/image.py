@@ -233,7 +233,8 @@ class ImageField(EncodedField):
             for pending in state.pending:
                 self._collect(batch, state, pending)
             state.pending.clear()
-            state.stage, state.job = Stage.ALONE, Futures(state.alone.values())
+            state.stage = Stage.ALONE
+            state.job = Futures(state.alone.values()) if state.alone else None
         else:
             self._take_alone(batch, state)
             state.draw.settle()
@@ -330,9 +331,9 @@ class ImageField(EncodedField):
     def _decode_by_core(self, state: ImageState, skip: npt.NDArray[np.uint8] | None) -> None:
         """Start to decode all views of the samples that are not skipped."""
         for recipe, which in state.draw.parts:
-            others = skip
+            skipped = skip
             if not isinstance(which, slice):
-                others = (~which).view(np.uint8) if skip is None else skip | ~which
+                skipped = (~which).view(np.uint8) if skip is None else skip | ~which
             views = [
                 _native.Rendering(
                     memory.array,
@@ -344,7 +345,7 @@ class ImageField(EncodedField):
                     state.views, state.draw.cuts, recipe.programs, strict=True
                 )
             ]
-            self._submit(state, state.blobs.extents, views, others)
+            self._submit(state, state.blobs.extents, views, skipped)
 
     def _submit(
         self,

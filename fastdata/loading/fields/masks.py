@@ -271,11 +271,11 @@ def moved_mask(
     for first in range(0, values.shape[2], 3):
         part = values[..., first : first + 3]
         bytes_of = Bytes(pixels.dtype.str, first, part.shape[2])
-        about = {"program": native_program(steps, bytes_of), "fill": bytes_of.fill(fill)}
-        parts.append(_moved(part, cut, size, {**about, "targets": targets}))
-    found = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
-    found = np.ascontiguousarray(found).view(pixels.dtype)
-    return np.ascontiguousarray(found.transpose(2, 0, 1))
+        options = {"program": native_program(steps, bytes_of), "fill": bytes_of.fill(fill)}
+        parts.append(_moved(part, cut, size, {**options, "targets": targets}))
+    moved = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
+    moved = np.ascontiguousarray(moved).view(pixels.dtype)
+    return np.ascontiguousarray(moved.transpose(2, 0, 1))
 
 
 def _moved(

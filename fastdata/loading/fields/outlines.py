@@ -53,7 +53,7 @@ class Painting(NamedTuple):
         return self.problems
 
 
-class Outlines:
+class OutlinePainter:
     """Columns of outlines of a dataset, by their format without `RELATIVE`.
 
     ``fill`` is the value outside the image; raise UsageError for masks of bytes that cannot have
@@ -202,6 +202,6 @@ def _runs(column: pa.Array) -> tuple[_Array, _Array, _Array]:
 def _integers(values: pa.Array, dtype: type[np.integer[Any]]) -> _Array:
     """Return integers; the type's greatest, which no image has, for null and what is too large."""
     most = np.iinfo(dtype).max
-    found = pc.fill_null(values.cast(pa.int64(), safe=False), most).to_numpy()
-    fitting: _Array = np.where((found >= 0) & (found <= most), found, most).astype(dtype)
+    numbers = pc.fill_null(values.cast(pa.int64(), safe=False), most).to_numpy()
+    fitting: _Array = np.where((numbers >= 0) & (numbers <= most), numbers, most).astype(dtype)
     return fitting

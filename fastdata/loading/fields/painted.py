@@ -13,7 +13,7 @@ import torch
 from fastdata.device.ragged import Ragged
 from fastdata.loading.fields.columns import ColumnField
 from fastdata.loading.fields.field import Batch, BatchField, Context, FieldState, Jobs, Stage
-from fastdata.loading.fields.outlines import HINT, Outlines, Painting
+from fastdata.loading.fields.outlines import HINT, OutlinePainter, Painting
 from fastdata.storage.arrow import as_arrow
 from fastdata.transforms.geometry import ANY_SIZE
 from fastdata.transforms.joint import ABSENT
@@ -139,7 +139,7 @@ class OutlineField(BatchField):
             row = int(batch.planned.indices[slot])
             state.failed[slot] = self._context.source.problem(row, words, "", HINT)
 
-    def _outlines(self, program: Any) -> Outlines:
+    def _outlines(self, program: Any) -> OutlinePainter:
         return self._reader.outlines(program.pixels, program.mask_fill)
 
     def _columns_of(self, batch: Batch, which: slice) -> dict[str, Column]:

@@ -66,7 +66,7 @@ class Pipeline:
 
     def begin(self, planned: Planned, key: int) -> Batch:
         """Begin a batch, with the epoch's key."""
-        batch = Batch(planned, key)
+        batch = Batch(planned, key, advancing=self._fields)
         for one in self._fields:
             one.begin(batch)
         self.advance(batch)
@@ -74,8 +74,7 @@ class Pipeline:
 
     def advance(self, batch: Batch) -> None:
         """Start the next stages of a batch; see `BatchField.advance`."""
-        for one in self._fields:
-            one.advance(batch)
+        batch.advancing = [one for one in batch.advancing if one.advance(batch)]
 
     def ready(self, batch: Batch) -> bool:
         """Return whether `finish` would return at once, as of the last `advance`."""
@@ -125,6 +124,7 @@ def open_pipeline(
     readables: Sequence[Readable],
     names: Sequence[str] | None = None,
     image_field: Callable[..., BatchField] = ImageField,
+    reader: TargetReader | None = None,
 ) -> Pipeline:
     """Return the pipeline of a pass.
 
@@ -133,11 +133,13 @@ def open_pipeline(
         recipes: The transform for each size class of batches, compiled.
         readables: The dataset for each size class: further fields' transforms may differ.
         names: Names of a batch's fields; None for those of the dataset's samples.
-        image_field: Makes the field of images, of the arguments of `ImageField`.
+        image_field: Makes fields of images, of the arguments of `ImageField`.
+        reader: Reader of targets; None for that of the recipe.
     """
     readable, source = readables[0], context.source
     asked = names or readable.fields
-    reader = reader_of(readable) if "image" in asked else None
+    if reader is None and "image" in asked:
+        reader = reader_of(readable)
     if names is None and reader is not None:
         asked = ("image", *reader.joint.targets)
     stored = {one.name: one for one in source.fields}
@@ -164,8 +166,8 @@ def open_pipeline(
         own = FieldSource(source, name)
         if one.kind == "blob":
             return BlobField(name, context, own)
-        further = [without_fixed_size(one.further[name]) for one in readables]
-        return ImageField(name, context, own, further)
+        transforms = [without_fixed_size(one.further.get(name)) for one in readables]
+        return image_field(name, context, own, transforms)
 
     def target(name: str) -> BatchField:
         assert reader is not None

@@ -77,8 +77,8 @@ class NativeSamples(ABC):
             for one in (getattr(self, "transform", None), *further.values(), joint)
         ]
         target = getattr(self, "target_transform", None)
-        about = (getattr(self, name, 0) for name in ("fields", "named", "epoch"))
-        chosen = [*transforms, target, *further, *about]
+        settings = (getattr(self, name, 0) for name in ("fields", "named", "epoch"))
+        chosen = [*transforms, target, *further, *settings]
         if self._decoder is None:
             self._decoder = {}
         size = present_size()

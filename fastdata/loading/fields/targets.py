@@ -13,15 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata import _native
-from fastdata.decode.rows import open_row
 from fastdata.errors import UsageError, warn
-from fastdata.loading.fields.outlines import HINT, Outlines
+from fastdata.loading.fields.outlines import OutlinePainter
 from fastdata.storage.arrow import list_lengths, list_offsets
 from fastdata.storage.columns import as_column, is_ragged, values_of
-from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.fields import (
     BOXES,
-    LABEL,
     MASKS,
     POINTS,
     RELATIVE,
@@ -30,6 +27,7 @@ from fastdata.storage.fields import (
     numbers_of,
     outlines_among,
 )
+from fastdata.storage.packed import IndexedSource
 from fastdata.storage.shapes import looks_like
 from fastdata.transforms.forms import mapped
 from fastdata.transforms.joint import ABSENT, Joint, Moved, Target
@@ -38,7 +36,6 @@ from fastdata.transforms.outcomes import Refusal, tensor_image, without_fixed_si
 if TYPE_CHECKING:
     import torch
 
-    from fastdata.decode.limits import Limits
     from fastdata.loading.fields.readable import Readable
     from fastdata.storage.source import Column, Source
     from fastdata.transforms.reading import Step
@@ -120,22 +117,36 @@ def require_still(
 def warn_of_targets(where: object, names: Sequence[str], fields: Sequence[Field]) -> None:
     """Warn of boxes, points and masks that a joint transform does not get: no field was named."""
     outlines = outlines_among(fields)
-    found = [one.name for one in fields if one.format or one.kind == "mask"]
-    found = [name for name in found if name not in {one.name for one in outlines.values()}]
-    if found := found + [MASKS] * bool(outlines):
+    unnamed = [one.name for one in fields if one.format or one.kind == "mask"]
+    unnamed = [name for name in unnamed if name not in {one.name for one in outlines.values()}]
+    if unnamed := unnamed + [MASKS] * bool(outlines):
         warn(
             f"{where}: transforms= gets {' and '.join(names)} alone, and the dataset has "
-            f"{', '.join(found)}. Name what follows the image: fields={(*names, *found)}"
+            f"{', '.join(unnamed)}. Name what follows the image: fields={(*names, *unnamed)}"
         )
 
 
-def warn_of_turned(
-    where: object, names: Sequence[str], fields: Sequence[Field], fits: bool
+def warn_of_fields(
+    where: object,
+    source: Source,
+    names: Sequence[str],
+    formats: Mapping[str, str],
+    transforms: Mapping[str, Any],
 ) -> None:
-    """Warn of boxes, points and masks that fit turned images alone, or stored images alone."""
-    located = [one.name for one in fields if one.format]
-    located += [MASKS] * bool(outlines_among(fields))
-    if shown := ", ".join(name for name in located if name in names):
+    """Warn of boxes, points and masks that do not follow their image, or fit another one.
+
+    ``formats`` were given by name, and ``transforms`` by argument.
+    """
+    unknown = [one for one in source.fields if one.name not in formats]
+    for argument, transform in transforms.items():
+        warn_of_boxes(argument, transform, names, unknown)
+    if not isinstance(source, IndexedSource):
+        return
+    located = [one.name for one in source.fields if one.format]
+    located += [MASKS] * bool(outlines_among(source.fields))
+    shown = ", ".join(name for name in located if name in names)
+    fits = source.manifest.source.get("exif_transpose", source.upright)
+    if shown and fits != source.upright:
         kind = "turned images" if fits else "stored images"
         warn(f"{where}: its {shown} are for {kind}. Give exif_transpose={fits}.")
 
@@ -151,8 +162,8 @@ def warn_of_boxes(
         return
     from fastdata.transforms.compile import movements  # as above
 
-    found = ((one.name, looks_like(one)) for one in fields if one.name in names)
-    alike = {name: usual for name, usual in found if usual is not None}
+    likenesses = ((one.name, looks_like(one)) for one in fields if one.name in names)
+    alike = {name: usual for name, usual in likenesses if usual is not None}
     # A function of the user's may make boxes of the values, for steps after it.
     steps = takewhile(lambda step: step[1] is not None, movements(transform) if alike else ())
     if not any(moves for _, moves in steps):
@@ -239,9 +250,9 @@ class TargetReader:
             return []
         return [*(field.name for field in self._outlines.values()), *self._boxes]
 
-    def outlines(self, steps: tuple[Step, ...] = (), fill: int = 0) -> Outlines:
-        """Return what paints masks, after the pixel program of their images; see `Outlines`."""
-        return Outlines(self._outlines, self.joint, steps, fill)
+    def outlines(self, steps: tuple[Step, ...] = (), fill: int = 0) -> OutlinePainter:
+        """Return the painter of masks, after the pixel program of their images."""
+        return OutlinePainter(self._outlines, self.joint, steps, fill)
 
     def column(self, name: str) -> str:
         """Return the column that a target is made of."""
@@ -260,20 +271,20 @@ class TargetReader:
         return columns, faults
 
     def _faults(self, columns: Mapping[str, Column]) -> dict[int, str]:
-        found: dict[int, str] = {}
+        faults: dict[int, str] = {}
         for name in (*self._boxes, *self._points):
             column = columns[name]
             if isinstance(column, pa.Array) and _has_ragged_items(column):
-                about = numbers_of(self._fields[name].format), name in self._points
-                found |= {slot: f"{name}: {why}" for slot, why in _irregular(column, *about)}
+                form = numbers_of(self._fields[name].format), name in self._points
+                faults |= {slot: f"{name}: {why}" for slot, why in _irregular(column, *form)}
         for name in self._boxes:
             boxes = list_lengths(columns[name])
             for other in self._sanitised:
                 entries = list_lengths(columns[other])
                 for slot in np.flatnonzero(boxes != entries).tolist():
                     why = f"{other} has {entries[slot]} entries for {boxes[slot]} boxes of {name}"
-                    found.setdefault(slot, why)
-        return found
+                    faults.setdefault(slot, why)
+        return faults
 
     def native(
         self, columns: Mapping[str, Column], widths: npt.ArrayLike, heights: npt.ArrayLike
@@ -288,9 +299,9 @@ class TargetReader:
             boxes = corners(values, self._fields[name].format, sides)
         for name in self._points:
             values, offsets = lists_of(columns[name])
-            found = self._places(name, values, sizes.repeat(np.diff(offsets), 0))
-            points = found.reshape(-1, 2)
-            point_offsets = offsets * (found.shape[1] if len(found) else 0)
+            places = self._places(name, values, sizes.repeat(np.diff(offsets), 0))
+            points = places.reshape(-1, 2)
+            point_offsets = offsets * (places.shape[1] if len(places) else 0)
         whole: Any = next((columns[name] for name in self._whole), np.zeros(0, np.bool_))
         return _native.Targets(
             sizes[:, 0].copy(),
@@ -312,10 +323,10 @@ class TargetReader:
         self, name: str, values: npt.NDArray[Any], sides: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.float32]:
         """Return key points in pixels, (M, K, 2)."""
-        found = self._triples(name, values)[..., :2]
+        places = self._triples(name, values)[..., :2]
         if self._fields[name].format.startswith(RELATIVE):
-            found = found * sides[:, None].astype(np.float32)
-        return np.ascontiguousarray(found)
+            places = places * sides[:, None].astype(np.float32)
+        return np.ascontiguousarray(places)
 
     def lists(
         self, name: str, column: Column, moved: Moved
@@ -324,8 +335,8 @@ class TargetReader:
         target = self.joint.targets[name]
         if target.kind == "boxes":
             counts = np.diff(moved.offsets)
-            about = moved.sizes.repeat(counts, 0), moved.whole.repeat(counts)
-            return in_format(moved.boxes, target.format, *about), moved.offsets
+            sides = moved.sizes.repeat(counts, 0), moved.whole.repeat(counts)
+            return in_format(moved.boxes, target.format, *sides), moved.offsets
         known = target.kind in ("points", "visibility") or target.sanitised
         if not known and not _is_list(column):
             return None
@@ -352,15 +363,15 @@ class TargetReader:
         target = self.joint.targets[name]
         if target.kind == "objects":
             return [mapped(one, lambda part: part) for one in column.tolist()]
-        found = self.lists(name, column, moved)
-        if found is None:
+        lists = self.lists(name, column, moved)
+        if lists is None:
             numbers = isinstance(column, np.ndarray) and column.ndim == 1
             return column.tolist() if numbers else values_of(column, self.field(name))
-        values, offsets = found
+        values, offsets = lists
         several = torch.split(torch.from_numpy(values), np.diff(offsets).tolist())
-        about = zip(several, moved.sizes.tolist(), moved.whole.tolist(), strict=True)
+        rows = zip(several, moved.sizes.tolist(), moved.whole.tolist(), strict=True)
         samples: list[Any] = [
-            self.classed(name, one, (height, width), whole) for one, (width, height), whole in about
+            self.classed(name, one, (height, width), whole) for one, (width, height), whole in rows
         ]
         if target.optional and isinstance(column, pa.Array):
             for slot in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)):
@@ -373,65 +384,6 @@ class TargetReader:
         if image is not None:
             values = {**values, "image": image(values["image"])}
         return self.joint.sample(values)
-
-    def unmoved(
-        self, source: Source, row: int, size: tuple[int, int], limits: Limits
-    ) -> dict[str, Any]:
-        """Return a sample's masks and targets that are columns, before any transform, by name.
-
-        ``size`` is width and height; ``limits`` are what a mask may cost.
-        """
-        columns = {
-            name: source.column(name, np.array([row]))
-            for name in {*map(self.column, self.joint.targets), *self.outline_columns}
-            if name in self._fields
-            and self._fields[name].kind == "column"
-            and self._fields[name] != LABEL
-        }
-        if faults := self._faults(columns):
-            raise source.problem(row, faults[0])
-        native = self.native(columns, *([side] for side in size))
-        moved = Moved(*native.after(np.zeros(1, np.uint64)))
-        found: dict[str, Any] = {}
-        for name, target in self.joint.targets.items():
-            column = columns.get(self.column(name))
-            if target.kind == "outlines":
-                found[name] = self.classed(name, self._painted(source, row, columns, moved))
-            elif column is not None:
-                (found[name],) = self.samples(name, column, moved)
-            elif target.kind == "mask":
-                found[name] = self._whole_mask(source, name, row, limits)
-        return found
-
-    def _whole_mask(
-        self, source: Source, name: str, row: int, limits: Limits
-    ) -> torch.Tensor | None:
-        import torch  # as above
-
-        try:
-            pixels = open_row(FieldSource(source, name), row, limits, numbers=True).pixels()
-        except MissingError:
-            return None
-        planes = pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1)
-        return self.classed(name, torch.from_numpy(planes.copy()))
-
-    def _painted(
-        self, source: Source, row: int, columns: Mapping[str, Column], moved: Moved
-    ) -> torch.Tensor:
-        """Return the masks of one sample before any transform."""
-        import torch  # here, as listing and converting datasets needs none
-
-        def room(size: int) -> tuple[torch.Tensor, npt.NDArray[np.uint8]]:
-            tensor = torch.empty(size, dtype=torch.uint8, device="cpu")
-            return tensor, tensor.numpy()
-
-        cut = np.zeros(1, _native.CUT)
-        cut["whole"], cut["size"], cut["canvas"] = 1, moved.sizes, moved.sizes
-        painting = self.outlines().paint(columns, moved.sizes, cut, moved, None, room)
-        painting.job.run()
-        for words in painting.failures().values():
-            raise source.problem(row, words, "", HINT)
-        return painting.masks[0]
 
     def classed(
         self,
@@ -452,8 +404,8 @@ class TargetReader:
         if classes is None or self.joint.pure or target.pure:
             return tensor
         if target.kind == "boxes":
-            about = {"format": target.format.upper(), "canvas_size": size}
-            return classes.BoundingBoxes(tensor, **about)  # type: ignore[no-any-return]
+            form = {"format": target.format.upper(), "canvas_size": size}
+            return classes.BoundingBoxes(tensor, **form)  # type: ignore[no-any-return]
         if target.kind == "points":
             return classes.KeyPoints(tensor, canvas_size=size)  # type: ignore[no-any-return]
         if target.kind in ("mask", "outlines"):
@@ -526,10 +478,10 @@ def _items(values: pa.Array) -> npt.NDArray[Any]:
                 "Leave the field out of a joint transform's sample.",
             )
         return inner.reshape(len(lengths), length, *inner.shape[1:])
-    found = as_column(values.fill_null(math.nan) if values.null_count else values)
-    if not isinstance(found, np.ndarray):
+    items = as_column(values.fill_null(math.nan) if values.null_count else values)
+    if not isinstance(items, np.ndarray):
         raise UsageError(f"a target is {values.type}", "Leave the field out of the sample.")
-    return found
+    return items
 
 
 @np.errstate(invalid="ignore", over="ignore")  # infinite boxes are boxes, too
