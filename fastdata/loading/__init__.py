@@ -1,6 +1,7 @@
 """Modules of `fastdata.DataLoader`.
 
-A batch on the native path passes these in order: `fastdata.plan.schedule` (which samples),
-`fastdata.loading.fields` (where they lie, which crops, decoding ahead of the consumer, one class
-for each kind of field), ``iterator`` (what the consumer sees).
+``loader`` resolves its arguments and dataset once (``resolved``), and begins passes (``passes``,
+``native``). A batch on the native path goes through `fastdata.plan.schedule` (which samples),
+`fastdata.loading.fields` (rows, crops, pixels: a class for each kind of field) and ``iterator``
+(order, bad samples, delivery). ``docs/design/0026-one-loader.md`` names each function on the way.
 """
