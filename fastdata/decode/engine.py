@@ -246,7 +246,7 @@ class Placement(NamedTuple):
         return cuts
 
 
-#: Fields of `_native.CUT`, and those of `Placement` that set them.
+#: Fields of `_native.CUT`, and the fields of `Placement` that set them.
 _CUT_FIELDS = {"box": "regions", "size": "sizes", "window": "windows", "flip": "flips"}
 
 

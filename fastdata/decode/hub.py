@@ -32,7 +32,7 @@ def require_hub(dataset: Any) -> None:
 
 
 def style_of(color: str | None, exif_transpose: bool | None, hub: Hub | None) -> Style:
-    """Return the style of images: by default that of the library `datasets`, else "rgb".
+    """Return the style of images: by default as the library `datasets` has it, else "rgb".
 
     Raises:
         UsageError: There is no such colour.

@@ -21,7 +21,7 @@ class DecodeError(SampleError, ValueError):
     """An image that cannot be decoded.
 
     Attributes:
-        code: What is wrong, in one word: ``truncated``, ``bad_scan_data``, ….
+        code: The kind of damage, in one word: ``truncated``, ``bad_scan_data``, ….
         detail: Why.
         offset: At about which byte of the image.
         index: Which sample of a batch; else None.

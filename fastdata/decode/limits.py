@@ -276,7 +276,7 @@ def _of_tiles(data: bytes) -> Iterator[Size]:
                 value = value[: _INTEGERS.get(type_, 0)]
                 sides[tag] = int.from_bytes(value, "little" if order == "<" else "big")
     except (struct.error, OverflowError):
-        pass  # Pillow says what is wrong
+        pass  # Pillow reports the error
     if len(sides) == 2:
         yield sides[_TILE_WIDTH], sides[_TILE_LENGTH]
 

@@ -101,9 +101,9 @@ _CHANNELS = {"1": 1, "L": 1, "LA": 1, "I": 1, "F": 1, "I;16": 1, "RGBA": 4, "CMY
 
 @contextmanager
 def decoding(unidentified: str = "", passing: type[Exception] = SampleError) -> Iterator[None]:
-    """Raise a SampleError for what Pillow raises, almost anything on broken bytes, but ``passing``.
+    """Turn Pillow's exceptions, almost any on broken bytes, into SampleErrors, but ``passing``.
 
-    ``unidentified``: the message for what is no image to Pillow.
+    ``unidentified``: the message for bytes that Pillow takes for no image.
     """
     try:
         yield

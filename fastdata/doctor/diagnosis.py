@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _READERS = 128
 #: Most samples to read: more do not make rates more precise.
 _SAMPLES = 2_048
-#: Share of images from which on the core's time for them counts as that for all.
+#: Share of images from which on the core's time for them counts as the time for all.
 _MOST = 0.95
 #: Images that are read once more where the core does not time it.
 _ALONE = 64
@@ -79,7 +79,7 @@ def diagnose(
         step_ms: Milliseconds of a training step on one GPU; None if unknown.
         batch_size: Images in a batch, on one GPU; None for 64.
         num_workers: The script's argument of the loader; None for the recommended number.
-        ranks: Training processes on this machine; None for those of torchrun or srun, or the
+        ranks: Training processes on this machine; None for as many as torchrun or srun says, or the
             number of GPUs, or 1.
         seconds: About how long to measure.
 
@@ -147,7 +147,7 @@ def _run(loader: Any, seconds: float, samples: float = np.inf) -> Stats:
     """Iterate a loader until the time is over, or so many samples came; return its statistics."""
     begun = time.perf_counter()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the report counts what is damaged
+        warnings.simplefilter("ignore")  # the report counts damaged samples
         for _ in loader:
             stats: Stats = loader.stats()  # later it would count what was prefetched
             if stats.samples >= samples or time.perf_counter() - begun > seconds:

@@ -121,7 +121,7 @@ def add_seek_points(
     if stride is not None and not 1 <= stride <= _WIDEST:
         raise UsageError(f"--stride {stride} is not a distance", f"Use 1 to {_WIDEST:,} pixels.")
     folder = Path(path)
-    root = Manifest.load(folder).root  # its errors say what is missing
+    root = Manifest.load(folder).root  # raises if the dataset is not finished
     busy = BusyError(f"{folder}: another process is indexing it", "Run this again when it is done.")
     with file_lock(folder / _LOCK_NAME, busy):
         source: IndexedSource = PackedSource(folder)

@@ -84,7 +84,7 @@ def verify(
     Checks that every file has its size and checksum; that every extent of an index lies in
     its file, and is where the container itself has the blob; that every blob has its
     checksum, decodes, and is an image of the size, channels and encoding that the index says;
-    that seek points are those of their image, and have the checksums of its parts; and that
+    that seek points fit their image, and have the checksums of its parts; and that
     columns have the types, rows and nulls that the manifest says.
 
     A file that is missing, cut short or cannot be read is one problem, whatever is in it.
@@ -318,8 +318,8 @@ def _check_files(
 ) -> None:
     """Check some fields in some files (-1: the index) and samples from ``start`` to ``stop``."""
     checksums = _Checksums(source, numbers)
-    # A file's samples are checked at about the time of its checksum, so that it is read
-    # from the disk once, and so that the progress of samples is that of the whole.
+    # Check a file's samples at about the time of its checksum, so that it is read from the
+    # disk once, and so that the progress of samples is the progress of the whole.
     rows = _row_tasks(_check_sample, source, fields, _ROWS, start, stop)
     mixed: Iterable[tuple[float, Callable[[], list[Finding] | _RangeChecksum]]]
     mixed = merge(checksums.tasks(), rows, key=itemgetter(0))
@@ -387,7 +387,7 @@ def _piece_tasks(
 
 
 class _Checksums:
-    """Checksums of the files in a dataset's folder, combined from those of their ranges.
+    """Checksums of the files in a dataset's folder, combined from checksums of ranges.
 
     Leaves out files that are missing or have another size, which `_check_sizes` finds.
     """

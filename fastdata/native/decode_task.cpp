@@ -211,8 +211,7 @@ bool DecodeTask::plan_parts(size_t i, const Box& box, ByteSpan seek_points, Part
   return worth_it(bytes, parts.table.jpeg_size());
 }
 
-/// Reads what the crop needs of a large JPEG, and checks that. False in `read`: it is to be read
-/// whole.
+/// Reads and checks the parts of a large JPEG that the crop needs. False in `read`: read it whole.
 Status DecodeTask::read_parts(size_t i, Work& work, bool& read) {
   Sample& sample = work.sample;
   const Extent& extent = extents->extents[i];
@@ -275,7 +274,7 @@ void DecodeTask::prepare() {
       if (others[i] || extent.table_size == 0 || extent.file < 0 || extent.in_memory ||
           !may_be_partial(*extents, i))
         continue;
-      // Whoever reads the sample will be told what is wrong.
+      // The read of the sample reports the error.
       if (!thread_reader().read_table(*extents, i, table).ok() ||
           !plan_parts(i, samples[i].box(), table, parts))
         continue;

@@ -32,7 +32,7 @@ struct Batch::State {
   std::shared_ptr<Task> task;
   std::vector<Status> statuses;
   size_t steps = 0;             // the samples, and the preparation if there is one
-  std::atomic<size_t> next{0};  // the first sample that nobody has taken
+  std::atomic<size_t> next{0};  // the first sample that no thread has taken
   std::atomic<size_t> finished{0};
   std::atomic<bool> cancelled{false};
   pid_t owner = getpid();
@@ -96,7 +96,7 @@ bool Batch::done() const { return state_->done(); }
 void Batch::cancel() {
   state_->cancelled = true;
   if (state_->owner != getpid()) return;  // its mutex may be in any state
-  // Takes what is left from the threads, which may be busy with other batches for long.
+  // Take the rest from the threads, which may be busy with other batches for long.
   while (state_->work()) {
   }
 }

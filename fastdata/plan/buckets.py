@@ -16,7 +16,7 @@ from fastdata.plan.sharding import Epoch
 from fastdata.plan.table import PlanTable
 from fastdata.text import human_size
 
-#: Children of the key of an epoch, beside those of `fastdata.plan.draws`.
+#: Children of the key of an epoch, as in `fastdata.plan.draws`.
 _STEPS, _ROWS = -9, -10
 
 #: Rows, or steps, that are worked on at once.
@@ -40,9 +40,9 @@ def nearest(
 
 
 class Buckets(Plan):
-    """Batches of rows of one bucket; those of a step, on all ranks, are of the same.
+    """Batches of rows of one bucket, which is the same on all ranks in one step.
 
-    Every bucket is an epoch of its own, in random order. Its last batches take what is left, shared
+    Every bucket is an epoch of its own, in random order. Its last batches take the rest, shared
     evenly among the ranks; rows are repeated only where they do not come out even. Steps of all
     buckets are mixed at random.
 

@@ -118,7 +118,7 @@ def call_keys(
 ) -> list[int]:
     """Return a key for each sample's draws in Python: of datasets, and of transforms there.
 
-    Arguments are those of :func:`sample_keys`.
+    Arguments are as in :func:`sample_keys`.
     """
     keys: list[int] = sample_keys(child(key, _CALLS), indices, 0, occurrences).tolist()
     return keys

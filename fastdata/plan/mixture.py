@@ -159,7 +159,7 @@ class MixturePlan:
 class MixedRows:
     """Rows at positions of one epoch of a mixture, computed on demand.
 
-    ``numbers`` are those of the rows of all sources, one after the other; None: from 0.
+    ``numbers`` has the numbers of all sources' rows, one source after the other; None: from 0.
     """
 
     plan: MixturePlan

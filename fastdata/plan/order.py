@@ -41,7 +41,7 @@ _ROUNDS, _BLOCKS, _WINDOWS, _TAIL = -2, -3, -4, -5
 
 # Where the halves are large, 6 rounds suffice (Patarin: Security of Random Feistel Schemes with 5
 # or More Rounds, 2004). Where they are small, two rounds bring the distribution nearer to uniform
-# by a factor of the smaller half (computed for n = 2..6), and 2**-12 is what is asked for.
+# by a factor of the smaller half (computed for n = 2..6). 2**-12 is enough.
 _LEAST_ROUNDS = 6
 _CLOSENESS_BITS = 12
 _MOST_ROUNDS = 2 * _CLOSENESS_BITS
@@ -330,8 +330,8 @@ def rounds_of(n: int) -> int:
 def permute(x: _UInts, n: _UInts, keys: _UInts, rounds: int) -> _UInts:
     """Permute each ``x`` among 0..n-1: uint64, one dimension, each less than its ``n``.
 
-    ``n`` (1 or more) and ``keys``, uint64, are one for each ``x`` or one for all. ``rounds`` are
-    those of the network.
+    ``n`` (1 or more) and ``keys``, uint64, are one for each ``x`` or one for all. ``rounds``
+    counts the network's rounds.
     """
     # a * b is at least n and at most 2 * n. The square root is rounded, and one too few or too many
     # does no harm. b is even because rotations of odd cycles alone make only even permutations.

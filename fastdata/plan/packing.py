@@ -17,7 +17,7 @@ from fastdata.plan.order import Order, Random, Sequential
 from fastdata.plan.schedule import Drawn, Indices
 from fastdata.plan.table import PlanTable
 
-#: Children of the key of an epoch, beside those of `fastdata.plan.draws` and of `Buckets`.
+#: Children of the key of an epoch, as in `fastdata.plan.draws` and in `Buckets`.
 _ROWS, _BATCHES = -11, -12
 
 
@@ -27,7 +27,7 @@ class Packed(Plan):
     The rows of an epoch are in random order, and cut into windows of about equal length. Those of a
     window are packed by best fit, as equally as they can be; its batches are in random order, and
     each step takes the next one for every rank. So batches do not depend on the number of ranks.
-    If fewer batches than ranks are left, those of most rows are divided.
+    If fewer batches than ranks are left, the largest ones are divided.
 
     It takes the memory of the lengths, and of one window.
 

@@ -135,7 +135,7 @@ class Race(Repeating):
 class PerClass(Repeating):
     """``m`` rows of one class, then of the next: classes come in rounds, each at random.
 
-    Rows of a class come by its own permutations, which go on from epoch to epoch. ``rows`` are
+    Rows of a class come by its own permutations, which continue from epoch to epoch. ``rows`` are
     sorted by class, uint64; ``starts``, int64, has each class's begin in them, and their end.
     Rounds have ``classes`` classes. ``key`` is the sampler's.
     """

@@ -284,7 +284,7 @@ _KEPT = 1024
 #: Tries at random instead of a bad sample. Then each sample is tried in turn.
 _GUESSES = 16
 
-#: A child of the key of an epoch, beside those of `fastdata.plan.draws`.
+#: A child of the key of an epoch, as in `fastdata.plan.draws`.
 _SUBSTITUTES = -8
 #: The least occurrence of a substitute; an order or a sampler draws no sample as often.
 _SUBSTITUTE = 1 << 20

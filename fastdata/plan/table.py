@@ -22,7 +22,7 @@ class PlanTable:
 
     Attributes:
         classes: The size classes, in words.
-        unit: What cost counts: "rows", "pixels", or that of lengths.
+        unit: Unit of cost: "rows", "pixels", or the unit of lengths.
         size: Place of each step's class among the classes, (steps,).
         rows: Rows of each batch, (steps, ranks); those that are repeated count.
         cost: Cost of each batch, (steps, ranks).

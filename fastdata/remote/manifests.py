@@ -22,7 +22,7 @@ def read_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes:
     """Return the text of a remote manifest; raise DatasetError without a finished dataset."""
     if not is_url(url):
         with suppress(PartsError):
-            Manifest.load(url)  # its errors say what is missing
+            Manifest.load(url)  # raises if the dataset is not finished
         return read_file(os.path.join(url, MANIFEST_NAME), MOST_BYTES)
     try:
         return fetch_manifest(join_url(url, MANIFEST_NAME), storage_options)

@@ -343,7 +343,7 @@ class RemoteSource(FetchedSource, IndexedSource):
         if groups is None:
             return super()._cache_of(reader)
         columns = {}
-        # Fields' files follow those of the tables.
+        # Fields' files follow the tables.
         names = zip(self.files.places, self.manifest.files, groups, strict=False)
         for name, entry, runs in names:
             table, column = split_name(entry.name)

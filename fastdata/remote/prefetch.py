@@ -81,7 +81,7 @@ class Fetch:
 
 
 def _outcome(ranges: list[_Held]) -> SampleOutcome:
-    """Return the outcome of a sample from those of its ranges."""
+    """Return the outcome of a sample from its ranges."""
     for held in ranges:
         if not isinstance(held.data, bytes):
             return held.data
@@ -235,8 +235,8 @@ class RemotePass:
                 self._gathered[id(batch[0])] = _Gathered(batch[0], blobs, held)
             if not self._is_filling or len(self._coming) > 1:
                 return
-            # Somebody waits for the first batch: its requests carry no neighbours for later ones,
-            # and start before those are announced.
+            # The consumer waits for the first batch: its requests carry no neighbours for later
+            # batches, and start before those are announced.
             self._plan()
         self._wake()
 

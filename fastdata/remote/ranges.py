@@ -23,7 +23,7 @@ WRONG_BYTES = "its bytes have changed since it was packed, and fetching again di
 class JpegParts(NamedTuple):
     """Bytes of a JPEG that its crop needs, for `_native.Extents.attach`.
 
-    ``header`` are its first bytes, ``rows`` those of some rows of MCUs, which begin ``at`` an
+    ``header`` has its first bytes, ``rows`` the bytes of some rows of MCUs, which begin ``at`` an
     offset.
     """
 
@@ -137,8 +137,8 @@ def merge(
 ) -> list[RangeRequest]:
     """Return the requests for some samples; neighbours with small gaps share one.
 
-    ``merge_gap`` limits the bytes between two neighbours; ``waste`` those of a request, as a part
-    of the bytes needed.
+    ``merge_gap`` limits the bytes between two neighbours; ``waste`` limits the unneeded bytes of a
+    request, as a part of the needed ones.
     """
     requests: list[RangeRequest] = []
     needed = wasted = 0

@@ -107,7 +107,7 @@ def stage(
         storage_options: Options of the driver of a URL.
 
     Raises:
-        RemoteError: The URL cannot be reached; the next run copies what is missing.
+        RemoteError: The URL cannot be reached; the next run copies the missing files.
         UsageError: The copy would not be used, or ``dataset`` is itself a staged copy.
         DatasetError: There is no finished dataset, or it cannot be read.
         CorruptionError: A file does not match its checksum: nothing is staged.
@@ -200,7 +200,7 @@ def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None =
 
     Args:
         dataset: The original's folder or URL, which may be gone; or the folder of a copy.
-        to: The place to remove from; None for that of the given copy, or else
+        to: The place to remove from; None for the place of the given copy, or else
             ``$FASTDATA_STAGE_ROOT``, or ``/dev/shm``.
 
     Raises:

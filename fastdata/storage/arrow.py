@@ -192,7 +192,7 @@ def has_nulls(column: pa.Array) -> bool:
 def python_values(column: pa.Array) -> list[Any]:
     """Return an array's values for `array`, which makes an array of its stored type of them.
 
-    Lists of numbers are NumPy arrays, for speed; those of a fixed size have the shape of
+    Lists of numbers are NumPy arrays, for speed; lists of a fixed size have the shape of
     `array_type`. Dates, moments and durations, at any depth, are whole numbers of their unit:
     Python's own lose nanoseconds and end in the year 9999.
     """

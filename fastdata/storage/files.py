@@ -322,7 +322,7 @@ def _holder(descriptor: int) -> str:
 def _open_lock(path: Path) -> int:
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        # In a folder such as /dev/shm, Linux lets nobody open another user's file with O_CREAT.
+        # In a folder such as /dev/shm, Linux refuses O_CREAT for another user's file.
         return os.open(path, flags)
     except FileNotFoundError:
         pass

@@ -223,7 +223,7 @@ def _kind(feature: Any) -> str:
 def _flattened(
     features: Mapping[str, Any], before: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield (place, feature) of columns, and of what is in their dicts, at any depth."""
+    """Yield (place, feature) of columns, and of the items of their dicts, at any depth."""
     for name, feature in features.items():
         yield (*before, name), feature
         if isinstance(feature, dict):

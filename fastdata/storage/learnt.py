@@ -89,7 +89,7 @@ class Learnt:
         """Open the file for reading; None if there is none of this index."""
         with suppress(OSError, ValueError):
             file = _native.Files([self.path], grows=True)
-            # Opened first: what is checked next stays the same file, as it is no link.
+            # Open it first, so that the check is of the same file; a link is refused.
             header = file.read(0, 0, _HEADER.size)
             if self._is_ours(os.lstat(self.path), header):
                 return file
@@ -258,7 +258,7 @@ class LearningSource(Source):
 def learnt_of(
     folder: Path | str, generation: str, rows: int, cache: Cache | None, index: Path | None = None
 ) -> Learnt | None:
-    """Return what is learnt of a dataset: beside its ``index``, or else in a cache folder.
+    """Return the learnt seek points of a dataset: beside its index, or in a cache folder.
 
     ``cache``: the cache folder to use, and the most bytes of the file; 0 bytes keep nothing.
     """

@@ -173,7 +173,7 @@ def write_extents(
 ) -> None:
     """Write an index of extents alone: rows without names and labels, of no image.
 
-    ``columns`` are those of `SCHEMA` that differ by row, by name.
+    ``columns`` has the columns of `SCHEMA` that differ by row, by name.
     """
     records, nothing = np.zeros(rows, RECORD), np.zeros(rows, np.int64)
     for name, values in columns.items():
@@ -244,7 +244,7 @@ def _values(column: pa.Array) -> tuple[Any, npt.NDArray[np.int64], npt.NDArray[n
 def parse_header(data: bytes) -> tuple[int, int, str]:
     """Return the number of rows, the bytes of the heap, and the generation of `RECORDS_AT` bytes.
 
-    ValueError: the header is damaged, or not that of an index; the text continues "the index".
+    ValueError: the header is damaged, or no index has it; the text continues "the index".
     """
     magic, record_size, _, rows, heap_size, generation = _HEADER.unpack_from(data)
     if magic != MAGIC:
@@ -299,7 +299,7 @@ def unpack_batch(records: Records, values: Values | None, schema: pa.Schema) -> 
 
 
 def _known(codes: npt.ArrayLike) -> npt.NDArray[np.uint8]:
-    """Return codes of this fastdata; those of a later one are "other"."""
+    """Return codes that this fastdata knows, and "other" for unknown ones."""
     known: npt.NDArray[np.uint8] = np.where(np.less(codes, len(_native.ENCODINGS)), codes, _OTHER)
     return known
 

@@ -104,7 +104,7 @@ def looks_like(field: Field) -> str | None:
 
 
 def with_masks(fields: Sequence[Field], names: Sequence[str], where: object) -> tuple[Field, ...]:
-    """Return fields, of which those of some names are masks; UsageError: they hold no blobs."""
+    """Return fields with some of them as masks; UsageError: one of those holds no blobs."""
     blobs = [field.name for field in fields if field.kind in BLOBS and field.name != IMAGE.name]
     for name in names:
         if name not in blobs:

@@ -258,7 +258,7 @@ class Source(ABC):
         location: The folder or URL for messages, without credentials.
         hints: Remedies for its errors.
         upright: Whether images, but not masks, are turned as their EXIF orientation says. Sizes are
-            then those of turned images.
+            then of turned images.
         generation: The manifest's; "" without one.
     """
 

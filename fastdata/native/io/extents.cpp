@@ -102,7 +102,7 @@ Status BlobReader::read(const Extents& extents, size_t i, bool check, ByteSpan& 
   int64_t length = 0;
   if (Status s = open(extents, i, file, length); !s.ok()) return s;
   if (length > kMaxBlob) return {Code::too_large, "a sample of more than 2^30 bytes"};
-  // Before memory is taken for what is not there.
+  // Before memory is taken for bytes that do not exist.
   if (extent.offset > file->size() - length)
     return {Code::cut_short, "the file ends before the sample does"};
   const size_t size = static_cast<size_t>(length);

@@ -151,7 +151,8 @@ Status add_runs(ByteSpan text, MaskSize size, Changes& changes) {
 }
 
 void unite(const std::vector<size_t>& begins, Changes& changes) {
-  // Twice the pixel, and 1 more where a run of 1 ends: what begins where another ends goes on.
+  // Twice the pixel, and 1 more where a run of 1 ends: a run that begins where another ends
+  // continues it.
   std::vector<uint64_t> events;
   events.reserve(changes.size());
   for (size_t mask = 0; mask < begins.size(); mask++) {

@@ -47,7 +47,7 @@ class NewSample(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of its blobs, and roughly those of its columns' values."""
+        """Bytes of its blobs and, roughly, of its columns' values."""
         values = (value for value in self.fields if not isinstance(value, tuple))
         return self.blob_bytes + sum(map(size_of, values))
 

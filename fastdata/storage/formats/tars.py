@@ -49,7 +49,7 @@ class Openable(Protocol):
 def members(path: Path | Openable, offset: int = 0, size: int | None = None) -> Iterator[Member]:
     """Yield the regular files of a tar file, in the archive's order.
 
-    ``offset`` and ``size`` are those of an archive that is itself a member of ``path``.
+    ``offset`` and ``size`` place an archive that is itself a member of ``path``.
 
     Raises:
         SourceError: It cannot be read, is compressed or cut short, or holds a member that
@@ -159,7 +159,7 @@ class _Header(NamedTuple):
             if expected != signed:
                 raise TarError("it ends, or is damaged, before its end mark")
         text = _text(name)
-        # In GNU's headers, times may stand where POSIX has the prefix.
+        # GNU's headers may have times where POSIX has the prefix.
         if magic == b"ustar\0" and (folder := _text(prefix)):
             text = f"{folder}/{text}"
         return cls(text, _number(size), kind)
