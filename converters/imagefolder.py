@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,7 +90,7 @@ class ClassFolders(NamedTuple):
 
 
 def class_shards(
-    tree: Tree, folders: list[str], classes: list[str], *, allow_empty: bool
+    tree: Tree, folders: Sequence[str], classes: Sequence[str], *, allow_empty: bool
 ) -> list[ClassFolders]:
     """Return shards of some class folders, labelled by rank in ``classes``."""
     labels = {name: label for label, name in enumerate(classes)}

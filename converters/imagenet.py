@@ -119,7 +119,7 @@ class _Layout(NamedTuple):
     root: str | None
     location: Path | str
     wnids: list[str]
-    shards: Callable[[list[str]], Sequence[Listable]]
+    shards: Callable[[Sequence[str]], Sequence[Listable]]
 
 
 def _find(root: Tree, split: str, allow_empty: bool = False) -> _Layout | None:
@@ -165,7 +165,7 @@ def _flat(
     # The sort is stable: within a class, images stay in the order of their names.
     ordered = sorted(images, key=lambda image: image[0])
 
-    def shards(classes: list[str]) -> list[_Flat]:
+    def shards(classes: Sequence[str]) -> list[_Flat]:
         labels = {wnid: label for label, wnid in enumerate(classes)}
         named = ((wnid, f"{wnid}/{record.key}", record) for wnid, record in ordered)
         return [_Flat([r._replace(key=key, label=labels[wnid]) for wnid, key, r in named])]
@@ -220,7 +220,7 @@ def _train_archive(archive: SourceFile, allow_empty: bool) -> _Layout:
             raise SourceError(f"{archive}: {what}", "Download it again.")
     _check_wnids(archive, inner)
 
-    def shards(classes: list[str]) -> list[_ClassArchive]:
+    def shards(classes: Sequence[str]) -> list[_ClassArchive]:
         return [
             _ClassArchive(archive, tar, wnid, classes.index(wnid), allow_empty)
             for wnid, tar in sorted(inner.items())

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from fastdata.converters.listing import (
     RecordListing,
@@ -89,8 +89,8 @@ _UNIT_ROWS = 262_144
 _ESTIMATE_FROM = 64
 
 
-class PackingProgress:
-    """Receiver of the progress of packing; subclasses override what they show."""
+class PackingProgress(Protocol):
+    """Receiver of the progress of packing; its methods do nothing unless overridden."""
 
     def listed(self, records: int) -> None:
         """Report the number of records listed so far."""
@@ -105,7 +105,11 @@ class PackingProgress:
         """Report the remaining step after all images are packed."""
 
 
-SILENT = PackingProgress()
+class _Silent(PackingProgress):
+    """Progress that is ignored."""
+
+
+SILENT = _Silent()  # type: ignore[abstract]  # empty bodies, by intent
 
 
 class PackResult(NamedTuple):

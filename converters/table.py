@@ -315,7 +315,7 @@ class TableShard(NamedTuple):
     first: int
     tree: Tree
     columns: TableColumns
-    fields: tuple[Field, ...]
+    fields: Sequence[Field]
     ranks: dict[str, int] | None
     classes: int
     repeated: frozenset[str] = frozenset()

@@ -166,7 +166,7 @@ class TabularImages(ImageSource):
         return found
 
     @once
-    def archives(self) -> list[SourceFile] | None:
+    def archives(self) -> Sequence[SourceFile] | None:
         """Files that all images and blobs are extents of; None if any is none."""
         return [rows.file for rows in self._files] if self._kept == {EXTENTS} else None
 
@@ -329,7 +329,7 @@ class FileListing(NamedTuple):
     file: RowsFile
     columns: _Columns
     classes: tuple[str, ...]
-    fields: tuple[Field, ...] = ()
+    fields: Sequence[Field] = ()
     leaves: tuple[str, ...] = ()
 
     def records(self) -> Iterator[Record]:

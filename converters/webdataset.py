@@ -84,6 +84,8 @@ class WebDataset(ImageSource):
         masks: Fields of masks, images whose pixels are numbers.
     """
 
+    archives: Sequence[SourceFile]
+
     def __init__(
         self,
         root: str | os.PathLike[str],
