@@ -78,11 +78,11 @@ class ClassFolders(NamedTuple):
     def records(self) -> Iterator[Record]:
         """Yield the images, one class after the other."""
         for name, label in self.folders:
-            found = False
+            has_images = False
             for record in class_records(self.tree, name, label, self.left_out):
-                found = True
+                has_images = True
                 yield record
-            if not found and not self.allow_empty:
+            if not has_images and not self.allow_empty:
                 raise SourceError(
                     f"{self.tree / name}: this class has no images",
                     "Remove the folder, or keep an empty class with --allow-empty.",

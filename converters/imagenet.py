@@ -97,10 +97,10 @@ def splits(
 ) -> list[str]:
     """Return the splits below a root, ``train`` first."""
     place = source_tree(root, storage_options)
-    found = [split for split in SPLITS if _find(place, split)]
-    if not found:
+    there = [split for split in SPLITS if _find(place, split)]
+    if not there:
         raise _nothing_found(place, "train")
-    return found
+    return there
 
 
 def _nothing_found(root: Tree, split: str) -> SourceError:
@@ -239,8 +239,8 @@ class _ClassArchive(NamedTuple):
     allow_empty: bool
 
     def records(self) -> Iterator[Record]:
-        found = members(self.archive, self.inner.offset, self.inner.size)
-        images = sorted(image for image in found if is_image_name(image.name))
+        inside = members(self.archive, self.inner.offset, self.inner.size)
+        images = sorted(image for image in inside if is_image_name(image.name))
         if not images and not self.allow_empty:
             raise SourceError(
                 f"{self.archive}: {self.inner.name} has no images",

@@ -152,10 +152,10 @@ def check_options(source: ImageSource, container: str, options: PackOptions) -> 
 def _require_no_pixels(source: ImageSource) -> None:
     """Reject smaller images beside fields that would still belong to the larger ones."""
     known: set[str] = set()
-    about: Any = source.about
-    while isinstance(about, Mapping):  # a packed dataset is "of" its source
-        known.update(_IN_PIXELS.get(about.get("kind"), ()))
-        about = about.get("of")
+    origin: Any = source.about
+    while isinstance(origin, Mapping):  # a packed dataset is "of" its source
+        known.update(_IN_PIXELS.get(origin.get("kind"), ()))
+        origin = origin.get("of")
     names = []
     for field in source.fields:
         pixels = field.format and not field.format.startswith(RELATIVE)
@@ -236,18 +236,18 @@ def check_classes(source: ImageSource, out: str | os.PathLike[str]) -> None:
                 )
 
 
-def _class_names(labels: Sequence[str], about: Mapping[str, Any]) -> list[str]:
+def _class_names(labels: Sequence[str], origin: Mapping[str, Any]) -> list[str]:
     """Return the names of a label's classes, else of the classes of objects."""
-    found = labels or about.get("classes")
-    return list(map(str, found)) if isinstance(found, Sequence) else []
+    names = labels or origin.get("classes")
+    return list(map(str, names)) if isinstance(names, Sequence) else []
 
 
-def _origin(about: Mapping[str, Any]) -> tuple[Any, ...]:
+def _origin(source: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what the splits of a source have in common."""
-    root = str(about.get("root", "")).rstrip("/")
+    root = str(source.get("root", "")).rstrip("/")
     folder, _, name = root.rpartition("/")
-    label = about.get("label") or about.get("columns")
-    return about.get("kind"), label, folder if is_split(name) else root
+    label = source.get("label") or source.get("columns")
+    return source.get("kind"), label, folder if is_split(name) else root
 
 
 def require_fields(fields: Sequence[Field]) -> None:

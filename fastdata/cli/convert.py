@@ -60,22 +60,24 @@ class _Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        given = args[0]
-        if given not in self.commands and (is_url(given) or Path(given).exists()):
-            what = "URL" if is_url(given) else "file" if Path(given).is_file() else "folder"
-            found = look(given)
-            if not found.source:
-                raise UsageError(f"fastdata convert: '{redact(given)}' is {found.what}", found.hint)
+        place = args[0]
+        if place not in self.commands and (is_url(place) or Path(place).exists()):
+            what = "URL" if is_url(place) else "file" if Path(place).is_file() else "folder"
+            recognised = look(place)
+            if not recognised.source:
+                raise UsageError(
+                    f"fastdata convert: '{redact(place)}' is {recognised.what}", recognised.hint
+                )
             rest = "".join(f" {shlex.quote(word)}" for word in _without_root(args[1:]))
             raise UsageError(
-                f"fastdata convert: '{redact(given)}' is a {what}; say what it contains",
-                f"{redact(found.hint)}{rest}",
+                f"fastdata convert: '{redact(place)}' is a {what}; say what it contains",
+                f"{redact(recognised.hint)}{rest}",
             )
-        if given not in self.commands and not given.startswith("-"):
-            other = next((name for name, words in _WORDS.items() if given.lower() in words), None)
-            close = [other] if other else get_close_matches(given.lower(), self.commands, 1)
+        if place not in self.commands and not place.startswith("-"):
+            other = next((name for name, words in _WORDS.items() if place.lower() in words), None)
+            close = [other] if other else get_close_matches(place.lower(), self.commands, 1)
             hint = f"Write fastdata convert {close[0]}" if close else "fastdata convert --help"
-            raise UsageError(f"fastdata convert: there is no source {given!r}", f"{hint}.")
+            raise UsageError(f"fastdata convert: there is no source {place!r}", f"{hint}.")
         return super().resolve_command(ctx, args)
 
 
@@ -125,9 +127,9 @@ def _source(
 
     def add(function: Callable[..., tuple[str, _Sources]]) -> Any:
         # Not default=None: click 8.3 and later take that for a value, and --root as given.
-        about = root_options or {"required": True}
+        settings = root_options or {"required": True}
         kind: Any = {"type": Location(), "metavar": "PATH|URL", "help": root}
-        place = click.option("--root", **kind, **about)
+        place = click.option("--root", **kind, **settings)
 
         def run(root: Path | str, **arguments: Any) -> None:
             packing = {key: arguments.pop(key) for key in _OF_PACKING}
@@ -146,8 +148,8 @@ _OF_PACKING = [
 ]
 
 
-def _split(text: str = "Which split. [default: all found]", **about: Any) -> Any:
-    return click.option("--split", metavar="NAME", help=text, **about)
+def _split(text: str = "Which split. [default: all found]", **settings: Any) -> Any:
+    return click.option("--split", metavar="NAME", help=text, **settings)
 
 
 def _column(role: str, text: str, dest: str | None = None) -> Any:
@@ -348,9 +350,9 @@ def _described(
     """Return a function that opens a source and prints which columns it takes."""
 
     def source() -> ImageSource:
-        found = opened()
-        say(f"{named(root)}: {found.columns_taken}", err=True)
-        return found
+        opened_source = opened()
+        say(f"{named(root)}: {opened_source.columns_taken}", err=True)
+        return opened_source
 
     return source
 

@@ -103,11 +103,11 @@ def _table(
             beside = "without --sizes" if length is None else "beside --length"
             raise UsageError(f"{name} has no meaning {beside}", "Leave it out.")
     opened = ImageDataset(dataset, storage_options=storage_options)
-    about: dict[str, Any] = {"seed": seed, "shard": (0, ranks), "drop_last": drop_last}
+    shared: dict[str, Any] = {"seed": seed, "shard": (0, ranks), "drop_last": drop_last}
     if length is not None and budget is not None:
-        return TokenBudgetBatches(opened, length, budget, window, **about).table(epoch)
+        return TokenBudgetBatches(opened, length, budget, window, **shared).table(epoch)
     if sizes is not None:
-        return AspectRatioBatches(opened, batch_size, sizes, pixels=pixels, **about).table(epoch)
+        return AspectRatioBatches(opened, batch_size, sizes, pixels=pixels, **shared).table(epoch)
     if batch_size is None:
         raise UsageError("it is not said what makes a batch", "Give --batch-size, or --length.")
     return table_of(Epoch(len(opened), batch_size, 0, ranks, drop_last))

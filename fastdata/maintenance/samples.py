@@ -106,18 +106,18 @@ def _blob_problem(row: Row, data: bytes) -> str | None:
             return None if row.channels == 3 else f"is raw, the index says {row.channels} channels"
         return f"has {len(data)} bytes, too many or too few for {human_size(row.width, row.height)}"
     # An encoding that is not known here is anything that decodes (docs/formats/index.md).
-    found = probe(data) if row.encoding in ENCODINGS else None
+    probed = probe(data) if row.encoding in ENCODINGS else None
     width, height = open_image(data, info).size
     if (width, height) != (row.width, row.height):
         said = human_size(row.width, row.height)
         return f"is {human_size(width, height)}, the index says {said}"
-    if found is not None and found[:4] != info[:4]:
+    if probed is not None and probed[:4] != info[:4]:
         return (
-            f"is {found.encoding} of {found.channels} channels, "
+            f"is {probed.encoding} of {probed.channels} channels, "
             f"the index says {row.encoding} of {row.channels}"
         )
-    if found is not None and found != info:
-        return f"has EXIF orientation {found.orientation}, the index says {row.orientation}"
+    if probed is not None and probed != info:
+        return f"has EXIF orientation {probed.orientation}, the index says {row.orientation}"
     if row.seek_points is not None:
         code, detail, _ = _native.check_seek_points(row.seek_points, data)
         if code != "ok":
@@ -134,10 +134,10 @@ def file_problem(path: Path, size: int, says: str = "manifest") -> str | None:
         return reason(error)
 
 
-def _size_problem(found: os.stat_result, size: int, says: str) -> str | None:
-    if found.st_size == size:
+def _size_problem(stat: os.stat_result, size: int, says: str) -> str | None:
+    if stat.st_size == size:
         return None
-    return f"has {found.st_size} bytes, the {says} says {size}"
+    return f"has {stat.st_size} bytes, the {says} says {size}"
 
 
 def reason(error: OSError) -> str:

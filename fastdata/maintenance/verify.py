@@ -188,30 +188,30 @@ def _verify_remote(
     """Check a dataset whose files are fetched one after the other."""
     source, folder = fetched.blobs, str(fetched.blobs.location)
     manifest = source.manifest
-    findings, found = _Findings(), _Findings()
-    found.add(Finding(where, what) for where, what in fetched.size_problems())
+    findings, of_copy = _Findings(), _Findings()
+    of_copy.add(Finding(where, what) for where, what in fetched.size_problems())
     fetched.fetch_fields(columns=not fast)
-    fields = _check_indexes(source, found)
+    fields = _check_indexes(source, of_copy)
     names = _blobs_of(fields)
     if fields and fast:
-        found.add(Finding(where, what) for where, what in fetched.loose_problems(names))
+        of_copy.add(Finding(where, what) for where, what in fetched.loose_problems(names))
     elif fields:
         with local_executor(workers) as executor:
             tick = _ticker(executor, manifest.samples, progress)
-            further = range(manifest.blob_files, len(manifest.files))
-            _check_files(executor, tick, source, further, 0, 0, fields, found)
+            column_files = range(manifest.blob_files, len(manifest.files))
+            _check_files(executor, tick, source, column_files, 0, 0, fields, of_copy)
             if manifest.groups is not None:
                 rows: Any = fetched.remote
                 tasks = _row_tasks(check_sample, rows, fields, _ROWS, 0, manifest.samples)
                 for of_rows in executor.run(_call, (task for _, task in tasks), tick):
-                    found.add(of_rows)
+                    of_copy.add(of_rows)
             views = fetched.views(names) if manifest.groups is None else ()
             for view, files, start, stop in views:
                 of_view, part = _Findings(), PackedSource(view)
                 _check_files(executor, tick, part, files, start, stop, fields, of_view)
-                found.add(of_view.named(str(view), fetched.name))
+                of_copy.add(of_view.named(str(view), fetched.name))
             tick()
-    findings.add(found.named(folder, fetched.name))
+    findings.add(of_copy.named(folder, fetched.name))
     return Verification(manifest.samples, len(manifest.files) + 1, findings.problems())
 
 
@@ -223,11 +223,11 @@ class _Findings:
 
     def add(self, findings: Iterable[Finding]) -> bool:
         """Add findings; return whether there were any."""
-        found = False
+        added = False
         for where, what, samples in findings:
             self._samples[where, what] = self._samples.get((where, what), 0) + samples
-            found = True
-        return found
+            added = True
+        return added
 
     def has(self, path: Path) -> bool:
         """Return whether there is a finding about a file."""
@@ -312,8 +312,8 @@ def _check_local(
         tick = _ticker(executor, samples, progress)
         if fast:
             rows = _row_tasks(check_loose_size, source, fields, _LOOSE_ROWS, 0, samples)
-            for found in executor.run(_call, (task for _, task in rows), tick):
-                findings.add(found)
+            for of_rows in executor.run(_call, (task for _, task in rows), tick):
+                findings.add(of_rows)
         else:
             numbers = range(-1, len(source.manifest.files))
             _check_files(executor, tick, source, numbers, 0, samples, fields, findings)
@@ -337,11 +337,11 @@ def _check_files(
     rows = _row_tasks(check_sample, source, fields, _ROWS, start, stop)
     mixed: Iterable[tuple[float, Callable[[], list[Finding] | _RangeChecksum]]]
     mixed = merge(checksums.tasks(), rows, key=itemgetter(0))
-    for found in executor.run(_call, (task for _, task in mixed), tick):
-        if isinstance(found, _RangeChecksum):
-            checksums.add(found)
+    for checked in executor.run(_call, (task for _, task in mixed), tick):
+        if isinstance(checked, _RangeChecksum):
+            checksums.add(checked)
         else:
-            findings.add(found)
+            findings.add(checked)
     findings.add(checksums.findings())
     # A damaged file is not walked: its blobs are known to be in doubt.
     walk = partial(_check_container, source, fields)
@@ -431,20 +431,20 @@ class _Checksums:
 
     def add(self, piece: _RangeChecksum) -> None:
         """Add the checksum of a file's next range."""
-        found = self._found[piece.number]
+        so_far = self._found[piece.number]
         if isinstance(piece.crc, str):
             self._found[piece.number] = piece.crc
-        elif isinstance(found, int):
-            self._found[piece.number] = crc32c_combine(found, piece.crc, piece.length)
+        elif isinstance(so_far, int):
+            self._found[piece.number] = crc32c_combine(so_far, piece.crc, piece.length)
 
     def findings(self) -> Iterator[Finding]:
         """Yield the files whose checksum differs from the manifest's, or that cannot be read."""
         for number, entry in self._entries.items():
-            found = self._found[number]
+            checksum = self._found[number]
             if not self._is_right(number):
-                if isinstance(found, int):
-                    found = f"has CRC-32C {found:08x}, the manifest says {entry.crc32c}"
-                yield Finding(str(self._path / entry.name), found)
+                if isinstance(checksum, int):
+                    checksum = f"has CRC-32C {checksum:08x}, the manifest says {entry.crc32c}"
+                yield Finding(str(self._path / entry.name), checksum)
 
     def sound(self) -> Iterator[int]:
         """Return the container's files whose checksum is right."""
@@ -470,7 +470,7 @@ def _check_container(
     path = source.location / entry.name
     if number >= source.manifest.blob_files:
         columns = (stored for stored in checked if stored.file == entry.name)
-        return [found for stored in columns for found in check_column_file(source, stored)]
+        return [count for stored in columns for count in check_column_file(source, stored)]
     start, stop = (source.index.find_file(at) for at in (number, number + 1))
     container, fields = source.manifest.container, source.fields
     names = _blobs_of(checked)
@@ -480,11 +480,11 @@ def _check_container(
         first = _first_difference(walk, names, indexes)
         if first is None:
             return []
-        found = sum(1 for _ in formats.extents(container, path, fields))
+        count = sum(1 for _ in formats.extents(container, path, fields))
     except CorruptionError as error:
         return [Finding(str(path), error.what)]
     what = (
-        f"holds {human_count(found, 'sample')}, the index names {stop - start} in it; "
+        f"holds {human_count(count, 'sample')}, the index names {stop - start} in it; "
         f"they differ from its sample {first} on"
     )
     return [Finding(str(path), what)]
@@ -507,11 +507,11 @@ def _first_difference(
             chain.from_iterable(sample.get(name, (0, 0)) for name in names)
             for sample in islice(walk, len(expected))
         )
-        found = np.fromiter(pairs, np.int64).reshape(-1, expected.shape[1])
-        differing = np.flatnonzero((found != expected[: len(found)]).any(axis=1))
+        stored = np.fromiter(pairs, np.int64).reshape(-1, expected.shape[1])
+        differing = np.flatnonzero((stored != expected[: len(stored)]).any(axis=1))
         if len(differing):
             return before + int(differing[0])
-        before += len(found)
-        if len(found) < len(expected):
+        before += len(stored)
+        if len(stored) < len(expected):
             return before
     return before if next(walk, None) is not None else None

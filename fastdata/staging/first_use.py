@@ -71,20 +71,20 @@ def indexed(
     """
     shown, what = redact(os.fspath(place)), ""
     if is_hub_url(os.fspath(place)) and not is_pattern(place):
-        found: Any = pinned(os.fspath(place), storage_options)
-        place, what = join_url(found.url, found.path).rstrip("/"), "its files are"
+        state: Any = pinned(os.fspath(place), storage_options)
+        place, what = join_url(state.url, state.path).rstrip("/"), "its files are"
     else:
         try:
             if is_pattern(place) or is_url(place) or not os.path.isdir(place):
                 files: Any = archive_files(place, "", storage_options)
             else:
                 files = _files_in(os.path.abspath(place))
-            found = [(file.location, file.size, file.mtime_ns) for file in files]
+            state = [(file.location, file.size, file.mtime_ns) for file in files]
         except OSError as error:
             where = error.filename or shown
             raise SourceError(f"{where}: {error.strerror}", "Check the path.") from None
-        what = f"{human_count(len(found), 'file')} {'is' if len(found) == 1 else 'are'}"
-    digest = hashlib.sha256(repr(found).encode()).hexdigest()
+        what = f"{human_count(len(state), 'file')} {'is' if len(state) == 1 else 'are'}"
+    digest = hashlib.sha256(repr(state).encode()).hexdigest()
     folder = Path(os.path.realpath(cache_folder())) / "indexed"
     try:
         make_cache_folder(folder)
@@ -123,9 +123,9 @@ def _files_in(folder: str) -> Iterator[LocalFile]:
         raise UsageError(f"{folder}: has the splits {', '.join(splits)}", hint)
     seen = set()  # a link may lead to a folder above it
     for where, folders, names in os.walk(folder, followlinks=True):
-        about = os.stat(where)
-        again = (about.st_dev, about.st_ino) in seen
-        seen.add((about.st_dev, about.st_ino))
+        stat = os.stat(where)
+        again = (stat.st_dev, stat.st_ino) in seen
+        seen.add((stat.st_dev, stat.st_ino))
         folders[:] = sorted(name for name in folders if not (again or name.startswith(".")))
         for name in sorted(names):
             path = Path(where, name)
@@ -135,13 +135,13 @@ def _files_in(folder: str) -> Iterator[LocalFile]:
 
 def _index(place: str, out: Path, storage_options: Mapping[str, Any] | None, advance: Any) -> int:
     """Index in a process of its own; return how many samples were left out."""
-    given = {"place": place, "out": out, "storage_options": storage_options}
+    arguments = {"place": place, "out": out, "storage_options": storage_options}
     # Options may hold secrets, which other users would see among a command's arguments.
     with subprocess.Popen(
         [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         try:
-            data: bytes | None = pickle.dumps(given)
+            data: bytes | None = pickle.dumps(arguments)
             while True:
                 try:
                     answer, _ = process.communicate(data, timeout=_TICK)
@@ -157,9 +157,9 @@ def _index(place: str, out: Path, storage_options: Mapping[str, Any] | None, adv
             f"{redact(place)}: indexing ended with status {process.returncode}",
             "Run fastdata index, which says more.",
         )
-    found: int | FastdataError = pickle.loads(answer)
-    if isinstance(found, SpaceError):
-        raise SpaceError(found.what, f"Make room. {_ELSEWHERE}")
-    if isinstance(found, FastdataError):
-        raise found
-    return found
+    outcome: int | FastdataError = pickle.loads(answer)
+    if isinstance(outcome, SpaceError):
+        raise SpaceError(outcome.what, f"Make room. {_ELSEWHERE}")
+    if isinstance(outcome, FastdataError):
+        raise outcome
+    return outcome
