@@ -107,7 +107,7 @@ def command(
 
     FOLDER has a folder of images for each class, or is a dataset. This takes less than a minute.
     With --tree, all ways and all installed peers are compared; `make bench-peers` installs them.
-    Pixels and labels are checked before anything is timed. Ctrl-C shows what is measured by then.
+    Pixels and labels are checked before anything is timed. Ctrl-C shows the measurements so far.
     The exit code is 1 if a contender failed.
 
     \b

@@ -79,7 +79,7 @@ class Contender:
 
     @property
     def missing(self) -> str:
-        """Why it cannot run here, and how it can; "" if it can."""
+        """Reason why it cannot run here, and how it could; "" if it can."""
         if self.device != "cpu" and not has_gpu():
             return "there is no GPU"
         if not self.path.exists():

@@ -65,7 +65,7 @@ class MeasureOptions:
 class BenchmarkData:
     """Data to read: the user's dataset, and a tree, repeated to a number of ``images``.
 
-    ``work`` is the folder of what is prepared for contenders.
+    ``work`` is the folder of data prepared for contenders.
     """
 
     work: Path
@@ -158,7 +158,7 @@ def measure(
 
 
 def _passed(checks: dict[str, Any]) -> str:
-    """Return a sentence of what a contender's check found."""
+    """Return the result of a contender's check as a sentence."""
     most = [check["difference"] for check in checks.values() if "difference" in check]
     if not most:
         return "what it loads is right"

@@ -134,13 +134,13 @@ class PeerCheck:
         self._first: dict[str, tuple[str, list[Pixels]]] = {}
 
     def __call__(self, contender: Contender, case: str, hand_over: HandOver) -> dict[str, Any]:
-        """Raise a ContenderError if a contender's batches are not those of the first one."""
+        """Raise a ContenderError if a contender's batches differ from the first one's."""
         arrays = hand_over(self._count)
         if contender.tolerance is None:
             return {}
         name, wanted = self._first.setdefault(case, (contender.name, arrays))
         if [one.shape for one in arrays] != [one.shape for one in wanted]:
-            raise ContenderError(f"wrong shapes: not those of {name}")
+            raise ContenderError(f"shapes differ from {name}'s")
         if not self._random:
             for number, (one, other) in enumerate(zip(arrays, wanted, strict=True)):
                 _compare(one, other, contender.tolerance, f"array {number} is not {name}'s")

@@ -150,7 +150,7 @@ class ArrowRows(RowsFile):
 
 
 class _Piece(NamedTuple):
-    """Rows of a record batch: its number in the file, and that of the first of these rows."""
+    """Rows of a record batch: the batch's number in the file, and the first row's."""
 
     rows: ArrowRows
     arrow: MappedArrow

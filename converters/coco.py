@@ -115,7 +115,7 @@ def coco_splits(
         raise SourceError(
             f"{tree}: has no {split or 'split'} with annotations",
             f"It has {', '.join(sorted(files)) or 'none'}. --root is the folder with annotations/; "
-            "or, if --annotations names the files, that of the images.",
+            "or, if --annotations names the files, the folder of the images.",
         )
     return {name: (folders[name].root, files[name]) for name in sorted(files)}
 
@@ -344,7 +344,7 @@ class _Reader:
         )
 
     def annotations(self) -> Annotations:
-        """Return the images, sorted by id, and then what belongs to none."""
+        """Return the images sorted by id, then annotations that belong to no image."""
         labels = {number: label for label, number in enumerate(sorted(self._categories))}
         columns: dict[str, pa.DataType] = {"image_id": pa.int64()}
         if self._has_objects:

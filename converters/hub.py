@@ -177,7 +177,7 @@ def _by_names(files: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _split_in(name: str) -> str | None:
-    """Return the split whose word stands alone in a name."""
+    """Return the split whose word is a word of a name."""
     words = set(re.split(r"[^a-z]+", name.lower()))
     return next((split for split, known in _WORDS.items() if words & {*known}), None)
 

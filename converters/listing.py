@@ -223,7 +223,7 @@ _MOST_CLASHES = 10
 def _with_problems(
     listing: RecordListing, clashes: Mapping[int, tuple[str, str, str]]
 ) -> RecordListing:
-    """Return a listing in which some rows are bad: their key is that of an earlier one."""
+    """Return a listing in which rows with the key of an earlier row are bad."""
     at = SCHEMA.get_field_index("problem")
     touched = {bisect_right(listing.starts, row) - 1 for row in clashes}
     for shard, (start, stop) in enumerate(pairwise(listing.starts)):

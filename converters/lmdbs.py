@@ -269,7 +269,7 @@ def _require_images(listing: LmdbListing) -> None:
         what = f"{listing.file}: no such keys here; it has the databases {names}"
         raise SourceError(what, "Check --root, --database and --keys.")
     raise SourceError(
-        f"{listing.file}: its values are no image files; that of {printable(first[0])} has "
+        f"{listing.file}: its values are no image files; the value of {printable(first[0])} has "
         f"{len(first[1]):,} bytes, which begin with {first[1][:16]!r}",
         "Pickles, Caffe's Datum and the like need code of their own: read them with the program "
         "that wrote them, and write an LMDB, or tar files, of the images' own bytes. --keys names "

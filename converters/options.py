@@ -202,7 +202,7 @@ def check_out(source: ImageSource, out: str | os.PathLike[str]) -> None:
 
 
 def check_classes(source: ImageSource, out: str | os.PathLike[str]) -> None:
-    """Reject numbers of classes that differ from another split's, packed beside the output."""
+    """Reject labels that mean other classes in another split, packed beside the output."""
     names, ours = _class_names(source.classes, source.about), _origin(source.about)
     here = Path(out).absolute()
     # The index of parts compares its parts. Two sources without a root may have nothing in common.
@@ -243,7 +243,7 @@ def _class_names(labels: Sequence[str], origin: Mapping[str, Any]) -> list[str]:
 
 
 def _origin(source: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what the splits of a source have in common."""
+    """Return the part of a source's origin that its splits share."""
     root = str(source.get("root", "")).rstrip("/")
     folder, _, name = root.rpartition("/")
     label = source.get("label") or source.get("columns")

@@ -450,7 +450,7 @@ class _Packing:
         if stored and turned:
             raise SourceError(
                 f"the annotations of {turned[0]} are for the image as its EXIF orientation turns "
-                f"it, and those of {stored[0]} are for the stored image",
+                f"it, but annotations of {stored[0]} are for the stored image",
                 "Correct the widths and heights of annotations, or turn the images.",
             )
         return {"exif_transpose": bool(turned)}

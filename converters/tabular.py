@@ -39,7 +39,7 @@ from fastdata.storage.shapes import with_formats, with_masks
 _LABELS = ("label", "labels", "class", "class_id", "class_idx", "class_name", "category", "target",
            "digit", "noun_id", "fine_label", "cls", "y")  # fmt: skip
 _IMAGES = ("image", "img", "jpeg", "jpg", "png", "image_bytes", "picture", "content")
-#: Usual names of a column of keys; the latter is that of WebDatasets which `datasets` has read.
+#: Usual names of a column of keys; `datasets` calls the keys of WebDatasets ``__key__``.
 _KEYS = ("key", "__key__")
 #: Hive's and Spark's name for the folder of rows without a value.
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"

@@ -100,7 +100,7 @@ def _annotations(
         kind, names = _MAIN, sorted(known.union(*masks.values()))
     objects_of_names: list[dict[str, Any] | str | None] = [{} for _ in names]
     if has_objects:
-        # Labels must be the same in each split, so the classes are those of all files.
+        # Labels must be the same in each split, so all files together give the classes.
         files = [f"{_OBJECTS}/{name}.xml" for name in names]
         objects_of_names = list(folder.read_all(files, _objects_of))
         if classes is None:

@@ -45,8 +45,8 @@ class YoloImages(AnnotatedImages):
     image whose file of labels is missing or empty has empty lists; a warning says how many are
     missing. A damaged line makes its image a bad sample.
 
-    Labels of ``…/images/…/a.jpg`` are in ``…/labels/…/a.txt``, those of another path are beside the
-    image. Reading ``data.yaml`` needs PyYAML. ``split`` is ``train``, ``val`` or ``test``. Without
+    Labels of ``…/images/…/a.jpg`` are in ``…/labels/…/a.txt``, of an image elsewhere beside it.
+    Reading ``data.yaml`` needs PyYAML. ``split`` is ``train``, ``val`` or ``test``. Without
     ``data``, it is the only .yaml file in the folder. Without any ``fields``, no labels are read.
     """
 
@@ -218,7 +218,7 @@ def _labelled(
             raise SourceError(
                 what,
                 f"{f'There is {other}. ' if other else ''}Labels of …/images/…/a.jpg are read from "
-                "…/labels/…/a.txt, those of another path from beside the image. To pack images "
+                "…/labels/…/a.txt; labels of another path lie beside the image. To pack images "
                 "alone, leave out all columns: --fields ''.",
             )
         warn(f"{what}. They have no objects; if their labels lie elsewhere, they are bad samples.")

@@ -123,7 +123,7 @@ def _source(
     root: str = "Folder, file or URL of the images.",
     **root_options: Any,
 ) -> Callable[[Callable[..., tuple[str, _Sources]]], Any]:
-    """Add a command: ``--root``, its own options, and those of packing."""
+    """Add a command with ``--root``, its own options, and the options of packing."""
 
     def add(function: Callable[..., tuple[str, _Sources]]) -> Any:
         # Not default=None: click 8.3 and later take that for a value, and --root as given.
@@ -148,7 +148,7 @@ _OF_PACKING = [
 ]
 
 
-def _split(text: str = "Which split. [default: all found]", **settings: Any) -> Any:
+def _split(text: str = "Split to convert. [default: all]", **settings: Any) -> Any:
     return click.option("--split", metavar="NAME", help=text, **settings)
 
 
@@ -170,7 +170,9 @@ _allow_empty = click.option("--allow-empty", is_flag=True, help="Accept classes 
 
 @_source(
     "imagenet",
-    click.option("--split", type=click.Choice(imagenet.SPLITS), help="Which. [default: all found]"),
+    click.option(
+        "--split", type=click.Choice(imagenet.SPLITS), help="Split to convert. [default: all]"
+    ),
     _allow_empty,
     root="Folder or URL of ImageNet. [default: $IMAGENET_DIR, else ./imagenet]",
     default=lambda: imagenet.default_root(),
@@ -230,7 +232,9 @@ for _kind in ("cifar10", "cifar100"):
     _made: Any = partial(_cifar, _kind)
     _name = _kind.upper().replace("CIFAR", "CIFAR-")
     _made.__doc__ = f"{_name}, from the python archive as published."
-    _which = click.option("--split", type=click.Choice(_CIFAR), help="Which. [default: both]")
+    _which = click.option(
+        "--split", type=click.Choice(_CIFAR), help="Split to convert. [default: both]"
+    )
     _source(_kind, _which, default=".", show_default=True)(_made)
 
 
@@ -391,8 +395,8 @@ def _tabular(
 
 
 _COLUMNS = """\
-The column of images is found by its contents, that of labels by its name (label, class, …) or
-Hugging Face's features; else name them. All other columns are fields; the columns taken and left
+The column of images is found by its contents, the column of labels by its name (label, class, …)
+or Hugging Face's features; else name them. All other columns are fields; the columns taken and left
 out are printed. Rows whose image or label is null are bad samples."""
 _PARQUET = """\
   $ fastdata convert imagenet --split val --to parquet --out val-parquet
@@ -413,8 +417,8 @@ _tabular(
 )
 _tabular(
     "arrow",
-    "Arrow IPC files or streams with a column of images.\n\nSuch are what Hugging Face's "
-    "save_to_disk writes, and its cache. Each of their splits makes a dataset.",
+    "Arrow IPC files or streams with a column of images.\n\nHugging Face's save_to_disk and its "
+    "cache write such files. Each of their splits makes a dataset.",
     "  $ fastdata convert arrow --root food101-saved --split train",
     _arrow,
     lambda root, _: [] if is_url(root) else arrow_splits(root),
@@ -478,7 +482,7 @@ def _table(root: Any, drivers: Any, images: Any, **options: Any) -> tuple[str, _
         multiple=True,
         metavar="FILE|URL",
         help="JSON file of the images' annotations. Repeat it: files of the same images are "
-        "merged. [default: those of each split]",
+        "merged. [default: the files of each split]",
     ),
     _split(),
     fields_option("Columns"),
@@ -536,7 +540,7 @@ def _voc(root: Any, drivers: Any, split: str | None, **options: Any) -> tuple[st
 
 @_source(
     "yolo",
-    _split("train, val or test. [default: all found]"),
+    _split("train, val or test. [default: all]"),
     click.option(
         "--data",
         type=Location(),

@@ -32,7 +32,7 @@ from fastdata.remote.urls import is_url
 @click.option(
     "--kind",
     type=click.Choice(KINDS),
-    help="What SOURCE is. [default: told by the names of files]",
+    help="Kind of SOURCE. [default: inferred from the names of files]",
 )
 @click.option(
     "--fields",

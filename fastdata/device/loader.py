@@ -137,7 +137,7 @@ class DeviceLoader:
             what = f"{class_name(self.loader)} has no skip_first_batches()"
             raise UsageError(what, "Wrap a fastdata.DataLoader.")
         skip(count)
-        self._reached = {}  # passes that go on do not count
+        self._reached = {}  # passes under way do not count
         return self
 
     def state_dict(self) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Ragged:
         return padded
 
     def to(self, *args: Any, **options: Any) -> Ragged:
-        """Return it on a device; the arguments are those of ``torch.Tensor.to``."""
+        """Return it on a device; takes the arguments of ``torch.Tensor.to``."""
         values = self.values.to(*args, **options)
         # `dtype` is for the values alone.
         names, flags = ("non_blocking", "copy"), (one for one in args if isinstance(one, bool))

@@ -36,7 +36,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """Stage that limits, and advice.
+    """Stage that limits loading, and advice.
 
     Attributes:
         limit: The stage that limits once an epoch has been read: ``storage``, ``decode`` or
@@ -126,7 +126,7 @@ _NOTHING = {
 
 
 class _Proposals(list[Advice]):
-    """Advice, of that with another rate of a stage only what gains enough."""
+    """List of advice; leaves out changes of rates that gain too little."""
 
     def __init__(self, findings: Findings) -> None:
         super().__init__()

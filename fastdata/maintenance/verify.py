@@ -332,8 +332,8 @@ def _check_files(
 ) -> None:
     """Check some fields in some files (-1: the index) and samples from ``start`` to ``stop``."""
     checksums = _Checksums(source, numbers)
-    # A file's samples are checked at about the time of its checksum, so that it is read
-    # from the disk once, and so that the progress of samples is that of the whole.
+    # Check a file's samples at about the time of its checksum: so it is read from the disk once,
+    # and the progress of samples is the progress of the whole.
     rows = _row_tasks(check_sample, source, fields, _ROWS, start, stop)
     mixed: Iterable[tuple[float, Callable[[], list[Finding] | _RangeChecksum]]]
     mixed = merge(checksums.tasks(), rows, key=itemgetter(0))
@@ -401,7 +401,7 @@ def _piece_tasks(
 
 
 class _Checksums:
-    """Checksums of the files in a dataset's folder, combined from those of their ranges.
+    """Checksums of the files in a dataset's folder, combined from checksums of their ranges.
 
     Leaves out files that are missing or have another size, which `_check_sizes` finds.
     """
