@@ -256,7 +256,7 @@ class RecordTable:
         """Return the rows' extents; see `fastdata.storage.index.ExtentTable.gather`."""
 
 class Rows:
-    """Rows of an index, as the samples of a `Job`: its threads look them up and draw their cuts.
+    """Rows of an index, as samples of a `DecodeJob`, whose threads look them up and draw cuts.
 
     ``numbers``, ``occurrences``: parts of the samples' keys (`fastdata.plan.draws`).
     """
@@ -406,38 +406,53 @@ class Work:
     def failures(self) -> list[tuple[int, Code, str, int]]:
         """Return (index, code, detail, offset) of each failed sample."""
 
-class Job(Work):
-    """A batch; holds its samples' memory until it is done and dropped.
+class Rendering:
+    """How a batch's images are made for one view, and the memory for them.
 
     `fastdata.decode.engine.BatchOptions` has the arguments. ``out``: N x H x W x 3, or a list of
-    H x W x 3; bfloat16 as 16-bit integers. ``views``: jobs of further views of the same
-    images, done with this one. ``max_scans``: JPEGs of more scans are ``unsupported``. ``drawn``:
-    a Geometry and the view's key, for Rows. ``fill``: R, G, B of what cuts have outside the image.
+    H x W x 3; bfloat16 as 16-bit integers. ``drawn``: a Geometry and the view's key, for Rows.
+    """
+
+    def __init__(
+        self,
+        out: Buffer | list[npt.NDArray[Any]],
+        *,
+        dtype: str = "uint8",
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        cuts: CutRows | None = None,
+        drawn: tuple[Geometry, int] | None = None,
+        program: PixelProgram | None = None,
+        fill: Sequence[int] = (0, 0, 0),
+        targets: Targets | None = None,
+    ) -> None: ...
+    def one(self, index: int, cut: CutRows, targets: Targets | None = None) -> Rendering:
+        """Return the rendering of one sample; ``cut``: its geometry, (1,)."""
+
+    @property
+    def out(self) -> Any: ...
+
+class DecodeJob(Work):
+    """A batch in one or more views; holds its samples' memory until it is done and dropped.
+
+    `fastdata.decode.engine.BatchOptions` has the arguments. ``max_scans``: JPEGs of more scans are
+    ``unsupported``.
     """
 
     def __init__(
         self,
         data: Sequence[Buffer] | Extents | Rows,
+        views: Sequence[Rendering],
         *,
         seek_points: Sequence[Buffer | None] | None = None,
-        cuts: CutRows | None = None,
-        out: Buffer | list[npt.NDArray[Any]],
-        dtype: str,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
         skip: Buffer | None = None,
         stride: int = 0,
         check: bool = True,
-        program: PixelProgram | None = None,
-        views: list[Job] = ...,
         max_scans: int = 64,
-        drawn: tuple[Geometry, int] | None = None,
-        targets: Targets | None = None,
-        fill: Sequence[int] = (0, 0, 0),
         orientations: npt.NDArray[np.int8] | None = None,
     ) -> None: ...
-    def cuts(self) -> CutRows:
-        """Return the cuts of a finished job."""
+    def cuts(self, view: int = 0) -> CutRows:
+        """Return the cuts of a view of a finished job."""
 
     def collect(
         self, timeout: float | None = None
@@ -511,7 +526,7 @@ class ReadJob(Work):
     def seconds(self) -> float:
         """Return the seconds of all threads together."""
 
-class Engine:
+class ThreadPool:
     """Pool of threads. Its first batch starts them, and again in a forked process."""
 
     def __init__(self, threads: int) -> None: ...
@@ -521,6 +536,14 @@ class Engine:
 
 MOST_BUDGET: int
 """The most that `pack` takes as a budget."""
+
+def draw_bits(key: int, draw: int) -> int:
+    """Return number ``draw`` of the stream of ``key``; all are unsigned, of 64 bits."""
+
+def sample_keys(
+    view_key: int, numbers: Int64s, occurrences: Int64s | None = None
+) -> npt.NDArray[np.uint64]:
+    """Return the keys of samples of a view, of the shape of ``numbers``."""
 
 def pack(lengths: Int32s, budget: int) -> tuple[Int32s, Int32s]:
     """Pack items into batches of a budget by best fit; return them, and where batches begin."""

@@ -13,22 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from PIL import Image
 
-from fastdata.batches.images import Images, NotKnown, other_style, overridden
-from fastdata.batches.samples import (
-    NativeSamples,
-    chosen_fields,
-    require_callable,
-    row_number,
-    row_numbers,
-    value_of,
-)
-from fastdata.batches.targets import (
-    TargetReader,
-    joint_of,
-    require_still,
-    warn_of_boxes,
-    warn_of_targets,
-)
 from fastdata.decode.folders import (
     SAMPLE_METHODS,
     folder_class,
@@ -44,6 +28,22 @@ from fastdata.decode.memory import rows_of
 from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import common_size, decode_row, some_sizes
 from fastdata.errors import NoAttributeError, UsageError, warn
+from fastdata.loading.fields.images import Readable, Unreadable, other_style, overridden
+from fastdata.loading.fields.samples import (
+    NativeSamples,
+    chosen_fields,
+    require_callable,
+    row_number,
+    row_numbers,
+    value_of,
+)
+from fastdata.loading.fields.targets import (
+    TargetReader,
+    joint_of,
+    require_still,
+    warn_of_boxes,
+    warn_of_targets,
+)
 from fastdata.once import once
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.patterns import is_pattern
@@ -68,7 +68,7 @@ from fastdata.storage.tables import TableSource
 from fastdata.text import class_name, human_count
 from fastdata.transforms.compile import NO_IMAGE, Recipe, compile_recipe, first_of_ours
 from fastdata.transforms.identity import pillow_changed
-from fastdata.transforms.outcomes import Refusal, of_any_size
+from fastdata.transforms.outcomes import Refusal, without_fixed_size
 
 Transform: TypeAlias = Callable[[Image.Image], Any]
 
@@ -459,7 +459,7 @@ class ImageDataset(NativeSamples):
         joint = joint_of(self._source.fields, self.fields)
         # The core alone does these: transforms of fastdata take images.
         if joint.names("geometry") or first_of_ours(self.transforms) is not None:
-            decoder, recipe = self.decoder, of_any_size(self._compiled())
+            decoder, recipe = self.decoder, without_fixed_size(self._compiled())
             if decoder is None:
                 reason = getattr(recipe, "reason", recipe)
                 raise UsageError(f"transforms= cannot be done: {reason}")
@@ -491,45 +491,53 @@ class ImageDataset(NativeSamples):
             return image if transform is None else transform(image)
         return found
 
-    def described(self) -> Images | NotKnown:
-        """Return how the core reads its images, or why it does not, as loaders want it."""
+    def described(self) -> Readable | Unreadable:
+        """Return the description of its images for the core, or why that does not read them."""
         if reason := own_method(self, ImageDataset, *_METHODS):
             return overridden(reason)
         if self.style.color != "rgb":
             return other_style(self.style.color)
         self._require_still()
-        transforms = self.transforms or self.transform, self.target_transform
-        folder = self.folder
-        if folder is None:
-            further = {
-                name: compile_recipe(self.further_transforms.get(name))
-                for name in self.fields
-                if name != "image" and self.is_image(name)
-            }
-            return Images(
-                repr(self), self, self, self._opened, *transforms, self._compiled(),
-                fields=self.fields, further=further, keys=self.fields if self.named else (),
-            )  # fmt: skip
-        if reason := own_method(folder, folder_class(), *SAMPLE_METHODS):
-            return overridden(reason)
-        if otherwise := why_not_pillow(folder):
-            return NotKnown(*otherwise)
-        files = list(folder.samples)  # the folder's own may be changed in place
-        listed = FileList(files, folder.classes)
+        folder, opener, files, what = self.folder, self._opened, None, repr(self)
+        if folder is not None:
+            if reason := own_method(folder, folder_class(), *SAMPLE_METHODS):
+                return overridden(reason)
+            if otherwise := why_not_pillow(folder):
+                return Unreadable(*otherwise)
+            files = list(folder.samples)  # the folder's own may be changed in place
+            opener = partial(self._open_files, FileList(files, folder.classes))
+            what = f"{type(folder).__name__} of {human_count(len(files), 'file')}"
+        further = {
+            name: self.further_transforms.get(name)
+            for name in self.fields
+            if name != "image" and self.is_image(name)
+        }
+        return Readable(
+            what=what,
+            dataset=self,
+            path=self.path,
+            source=self._source,
+            limits=self.limits,
+            cache=None if folder is None else self.cache,
+            open=opener,
+            transform=self.transforms or self.transform,
+            target_transform=self.target_transform,
+            joint=self.transforms is not None,
+            recipe=self._compiled(),
+            files=files,
+            fields=self.fields,
+            further={name: compile_recipe(one) for name, one in further.items()},
+            without_transform=[name for name, one in further.items() if one is None],
+            keys=self.fields if self.named else (),
+        )
 
-        def opener(learns: bool) -> Source:
-            source = FilesSource(listed, self.path, self._base)
-            source.upright = self.style.exif_transpose
-            if learns:
-                source.learn(self.cache)
-            return source
-
-        what = f"{type(folder).__name__} of {human_count(len(files), 'file')}"
-        recipe = self._compiled()
-        return Images(
-            what, self, self, opener, *transforms, recipe, files,
-            fields=self.fields, keys=self.fields if self.named else (),
-        )  # fmt: skip
+    def _open_files(self, files: FileList, learns: bool) -> Source:
+        """Return the source of a folder's files, as they are listed now."""
+        source = FilesSource(files, self.path, self._base)
+        source.upright = self.style.exif_transpose
+        if learns:
+            source.learn(self.cache)
+        return source
 
     def _opened(self, learns: bool) -> Source:
         """Return the source for a loader, which may keep what it learns of the images."""

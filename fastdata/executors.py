@@ -1,4 +1,8 @@
-"""Executors of independent tasks: in this process, or in worker processes."""
+"""Executors of independent tasks: in this thread, in daemon threads, or in worker processes.
+
+`Executor` has the interface of packing: results in order, and progress. `DaemonThreads` and
+`InProcess` also have that of `concurrent.futures`, for loaders.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,18 @@ import signal
 import threading
 import time
 import traceback
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
 from multiprocessing.context import SpawnProcess
-from typing import Any, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol, TypeVar
 
 from fastdata.errors import DataError, UsageError
 from fastdata.machine import usable_cpus
@@ -30,6 +37,8 @@ Result = TypeVar("Result")
 _TO_END = 10
 #: Seconds between two reports of running tasks.
 _TICK = 0.1
+#: Seconds between two checks for signals such as Ctrl-C, while waiting for a batch.
+_SLICE = 0.05
 
 
 class Executor:
@@ -116,8 +125,17 @@ def local_executor(workers: int | None) -> Executor:
     return Processes(workers) if workers > 1 else InProcess()
 
 
-class InProcess(Executor):
-    """Executor that runs tasks one by one in this process."""
+class InProcess(Executor, futures.Executor):
+    """Executor that runs tasks one by one, each at once, in the caller's thread."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """See `concurrent.futures.Executor.submit`."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
     def __enter__(self) -> InProcess:
         self._reported = _counters
@@ -187,7 +205,7 @@ class Processes(Executor):
                 running.append(self._submit(function, item))
             if not running:
                 return
-            while not wait([running[0]], _TICK, FIRST_COMPLETED).done:
+            while not wait([running[0]], _TICK).done:
                 tick()
             tick()
             yield running.popleft().result()
@@ -336,3 +354,144 @@ def _die_with_parent() -> None:
     if parent is not None:
         wait_for([parent.sentinel])
         os._exit(1)
+
+
+def helper_threads(threads: int) -> DaemonThreads | InProcess:
+    """Return an executor of so many threads, started on demand; for 0, the caller's thread."""
+    return DaemonThreads(threads) if threads else InProcess()
+
+
+_Task = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+class DaemonThreads(futures.Executor):
+    """Executor of threads that end with the interpreter.
+
+    `concurrent.futures.ThreadPoolExecutor` finishes all its tasks before the interpreter exits,
+    and refuses new ones from then on, though other threads may still iterate.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._limit = threads
+        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._process = os.getpid()
+        self._ended = False
+        # Serialises start and shutdown. Reentrant, because garbage collection or a signal
+        # handler may close the iterator.
+        self._lock = threading.RLock()
+        _EXECUTORS.add(self)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """See `concurrent.futures.Executor.submit`."""
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._ended:
+                _cancel(future)  # another thread closed the executor meanwhile
+                return future
+            self._tasks.put((future, fn, args, kwargs))
+            if len(self._threads) < self._limit:
+                # The thread refers to the queue alone, so that the executor can be collected.
+                thread = threading.Thread(
+                    target=_run_all, args=(self._tasks,), name="fastdata-helper", daemon=True
+                )
+                thread.start()
+                self._threads.append(thread)
+                _THREADS.add(thread)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See `concurrent.futures.Executor.shutdown`."""
+        if os.getpid() != self._process:
+            return  # the threads are the parent's
+        with self._lock:
+            if not self._ended:
+                self._ended = True
+                if cancel_futures:
+                    self._cancel_waiting()
+                self._end_threads()
+        if wait:
+            for thread in self._threads:
+                thread.join()
+
+    def _cancel_waiting(self) -> None:
+        with suppress(Empty):
+            while True:
+                task = self._tasks.get_nowait()
+                if task is not None:
+                    _cancel(task[0])
+
+    def _end_threads(self) -> None:
+        # One for every possible thread: a signal handler may interrupt a start.
+        for _ in range(self._limit):
+            self._tasks.put(None)
+
+    def __del__(self) -> None:
+        self._end_threads()  # a forked process has none
+
+
+def _run_all(tasks: SimpleQueue[_Task | None]) -> None:
+    """Run tasks in a thread, until one is None."""
+    while (task := tasks.get()) is not None:
+        future, function, args, kwargs = task
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(function(*args, **kwargs))
+            except BaseException as error:  # the consumer re-raises it
+                future.set_exception(error)
+        del task, future, function, args, kwargs  # they refer to a batch's memory
+
+
+def _cancel(future: Future[Any]) -> None:
+    """Cancel a future that no thread will run, and wake its waiters."""
+    future.cancel()
+    future.set_running_or_notify_cancel()
+
+
+_EXECUTORS: weakref.WeakSet[DaemonThreads] = weakref.WeakSet()
+_THREADS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+#: Requests to servers that threads wait for.
+_AWAITED: set[Future[Any]] = set()
+
+
+def awaited(request: Future[Any]) -> Any:
+    """Wait for a request to a server; raise CancelledError if the interpreter ends."""
+    _AWAITED.add(request)
+    try:
+        return request.result()
+    finally:
+        _AWAITED.discard(request)
+
+
+def end_daemon_threads() -> None:
+    """End all threads; each finishes its current image, and no request to a server."""
+    for executor in list(_EXECUTORS):
+        executor.shutdown(wait=False, cancel_futures=True)
+    for thread in list(_THREADS):
+        while thread.is_alive():
+            for request in tuple(_AWAITED):  # a copy in one step, as threads add others
+                request.cancel()
+            thread.join(_SLICE)
+
+
+class Waitable(Protocol):
+    """Job to wait for."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for some seconds or until it is done; return whether it is done."""
+
+
+def await_done(pending: Waitable, deadline: float | None) -> None:
+    """Wait for a job and handle signals; raise TimeoutError once the deadline has passed."""
+    while not pending.wait(_SLICE):
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeoutError
+
+
+def result_of(future: Future[Result], deadline: float | None) -> Result:
+    """Wait for a future as `await_done` does, and return its result."""
+    # Not by result(timeout): before Python 3.11 its TimeoutError is not the builtin one.
+    while not wait([future], _SLICE).done:
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeoutError
+    return future.result()

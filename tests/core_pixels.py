@@ -31,7 +31,7 @@ def by_core(program: Program, image: Image.Image, keys: npt.NDArray[np.uint64]) 
     form = program.output
     dtype = "uint16" if form.dtype == "bfloat16" else form.dtype
     out = np.empty((1, *size[::-1], form.channels), dtype)
-    return decode_batch([np.asarray(image)], size, out=out, **program.batch_options(cuts))[0]
+    return decode_batch([np.asarray(image)], size, out=out, cuts=cuts, **program.batch_options())[0]
 
 
 def by_pillow(image: Image.Image, cut: Any) -> Image.Image:

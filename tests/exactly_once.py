@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fastdata.batches.batch import Batch
-from fastdata.batches.buffers import BatchMemory
-from fastdata.batches.stats import Counters
 from fastdata.errors import SampleError
 from fastdata.loading.config import LoaderConfig
+from fastdata.loading.fields.batch import Batch
+from fastdata.loading.fields.buffers import BatchMemory
+from fastdata.loading.fields.stats import Counters
 from fastdata.loading.iterator import NativeIterator
 from fastdata.loading.progress import Progress
 from fastdata.plan.batches import Plan, Rest
@@ -31,7 +31,7 @@ from fastdata.plan.mixture import MixedRows, MixturePlan
 from fastdata.plan.order import Order, OrderLike, QuasiRandom, make_order
 from fastdata.plan.packing import Packed
 from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
-from fastdata.plan.schedule import Numbering, Planned, Schedule, ordered
+from fastdata.plan.schedule import BatchSchedule, Numbering, Planned, ordered
 from fastdata.plan.sharding import PLANNED, Epoch, State
 
 
@@ -129,7 +129,7 @@ class Run:
         numbering = Numbering(self.n, self.subset)
         known = set(self.known) if self.on_error in ("skip", "drop") else set()
         how: Any = {"among": self.sampling, "drops": self.on_error == "drop"}
-        schedule = Schedule(batches, numbering, key, known, sampler=sampler, **how)
+        schedule = BatchSchedule(batches, numbering, key, known, sampler=sampler, **how)
         source: Any = SimpleNamespace(end_epoch=lambda: None)
         pipeline: Any = Pipeline(self.bad)
         about: Any = {"keys": (), "as_torch": False, "transforms_targets": False}

@@ -13,7 +13,7 @@ from fastdata.converters.annotations import POLYGONS
 from fastdata.converters.coco import RLES
 
 from fastdata import _native
-from fastdata.batches.outlines import native_outlines
+from fastdata.loading.fields.outlines import native_outlines
 
 #: A COCO segmentation: polygons, or run lengths.
 Outline = Any

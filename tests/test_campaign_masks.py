@@ -10,12 +10,12 @@ from mask_calls import KINDS, Oracle, as_png, mask_of, photograph
 
 from fastdata import _native
 from fastdata import transforms as t
-from fastdata.batches.masks import moved_mask
 from fastdata.decode.codecs import Encoded
+from fastdata.loading.fields.masks import moved_mask
 from fastdata.transforms.compile import Program, compile_recipe
 from fastdata.transforms.geometry import draw
 from fastdata.transforms.nodes import OnTensors
-from fastdata.transforms.outcomes import of_any_size
+from fastdata.transforms.outcomes import without_fixed_size
 from fastdata.transforms.tree import native_program
 
 PIPELINES = int(os.environ.get("FASTDATA_CAMPAIGN_MASKS", "80"))
@@ -70,7 +70,7 @@ def _program(random: Any, width: int, height: int) -> Program:
         steps = [_any_step(random, width, height) for _ in range(random.integers(1, 6))]
         erasing = [step for step in steps if isinstance(step, t.RandomErasing)]
         steps = [step for step in steps if not isinstance(step, t.RandomErasing)]
-        recipe = of_any_size(compile_recipe(t.Compose([*steps, *erasing])))
+        recipe = without_fixed_size(compile_recipe(t.Compose([*steps, *erasing])))
         program = recipe.programs[0] if getattr(recipe, "programs", ()) else None
         if program is not None and not recipe.unknown:
             return program

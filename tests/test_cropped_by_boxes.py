@@ -16,7 +16,7 @@ from fastdata.plan.draws import sample_keys
 from fastdata.transforms import geometry
 from fastdata.transforms.compile import Program, compile_recipe
 from fastdata.transforms.joint import Joint, Target
-from fastdata.transforms.outcomes import of_any_size
+from fastdata.transforms.outcomes import without_fixed_size
 from fastdata.transforms.targets import RandomIoUCrop, RandomZoomOut
 
 WIDTH, HEIGHT = 120, 90
@@ -25,7 +25,7 @@ NO_POINTS, NOT_WHOLE = np.zeros((0, 2), np.float32), np.zeros(0, np.bool_)
 
 def program_of(*steps: Any) -> Program:
     joint = Joint(("image", {"boxes": "boxes"}), {"boxes": Target("boxes", "xyxy")})
-    return of_any_size(compile_recipe(list(steps), None, joint)).programs[0]
+    return without_fixed_size(compile_recipe(list(steps), None, joint)).programs[0]
 
 
 def cut(steps: Any, boxes: Any, key: Any) -> tuple[Any, Any]:
@@ -70,7 +70,7 @@ def test_zoomed_out_then_cropped_is_one_cut(resizes: bool) -> None:
         want = Image.fromarray(canvas).crop((x, y, x + wide, y + high))
         want = want.resize((50, 40), Image.Resampling.BICUBIC) if resizes else want
         size = tuple(cuts["canvas"][0].tolist())
-        got = decode_batch([pixels], size, **program.batch_options(cuts))[0]
+        got = decode_batch([pixels], size, cuts=cuts, **program.batch_options())[0]
         assert np.array_equal(got, np.asarray(want))
         padded += int(cuts["padding"][0] > 0)
     assert padded > 20

@@ -17,7 +17,6 @@ from fastdata import _native
 from fastdata.decode import (
     DecodeError,
     Engine,
-    PendingBatch,
     decode_batch,
     seek_points,
 )
@@ -179,11 +178,11 @@ def test_seek_points_of_a_changed_file_are_not_used(tmp_path: Path, changed: str
     extents = _native.Extents(paths)
     learnt.find(extents, np.arange(2))
     out = blank(2)
-    pending = PendingBatch(extents, out, stride=64)
-    pending.run()
-    assert [(i, code) for i, code, _, _ in pending.collect().failures] == [(0, "bad_seek_points")]
+    with Engine(1) as engine:
+        done = engine.submit(extents, out, stride=64).collect()
+    assert [(i, code) for i, code, _, _ in done.failures] == [(0, "bad_seek_points")]
     assert np.array_equal(out[1], EXPECTED[1])
-    assert pending.collect().built == [(1, seek_points(IMAGES[1], 64), *stamp(paths[1]))]
+    assert done.built == [(1, seek_points(IMAGES[1], 64), *stamp(paths[1]))]
 
 
 @pytest.mark.parametrize(

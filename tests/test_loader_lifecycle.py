@@ -120,7 +120,7 @@ def decode_threads() -> set[str]:
 
 def our_threads() -> set[str]:
     return decode_threads() | {
-        thread.name for thread in threading.enumerate() if thread.name == "fastdata-pillow"
+        thread.name for thread in threading.enumerate() if thread.name == "fastdata-helper"
     }
 
 

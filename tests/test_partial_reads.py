@@ -18,7 +18,7 @@ from loader_data import folder
 from seek_tables import parse, segments
 
 from fastdata import DataLoader, ImageDataset, _native, verify
-from fastdata.decode import DecodeError, Engine, PendingBatch, decode_batch, jpeg_info, seek_points
+from fastdata.decode import DecodeError, Engine, decode_batch, jpeg_info, seek_points
 from fastdata.errors import CorruptionError
 from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 
@@ -107,9 +107,9 @@ def test_equal_to_reading_all(number, corners):
     jpeg = blobs()[number]
     whole = decode_batch([jpeg], SIZE, seek_points=[seek_points(jpeg)], **given)
     out = np.empty_like(whole)
-    pending = PendingBatch(extents(dataset(), number), out, **given)
-    pending.run()
-    assert np.array_equal(pending.result(), whole)
+    with Engine(1) as engine:
+        pending = engine.submit(extents(dataset(), number), out, **given)
+        assert np.array_equal(pending.result(), whole)
     table = len(seek_points(jpeg)) + 4
     read, least = pending.collect().bytes_read - table, sum(b - a for a, b in needed(number, box))
     if read != len(jpeg):
@@ -227,8 +227,8 @@ def test_zeros_below_one_image_by_several_threads():
             expected[:, : HEIGHT - top, : WIDTH - left] = rest
         for threads in (1, 3, 16):
             out = np.full_like(expected, 7)
-            job = _native.Job(extents(dataset(), 1), cuts=cut, out=out, dtype="uint8")
-            engine = _native.Engine(threads)
+            job = _native.DecodeJob(extents(dataset(), 1), [_native.Rendering(out, cuts=cut)])
+            engine = _native.ThreadPool(threads)
             engine.submit(job)
             job.wait()
             assert job.failures() == [] and np.array_equal(out, expected)

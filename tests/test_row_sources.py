@@ -24,10 +24,10 @@ from torchvision_stub import import_torchvision
 from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset, Ragged
-from fastdata.batches.batch import Settings
-from fastdata.batches.images import Images
-from fastdata.batches.samples import SampleDecoder
 from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError
+from fastdata.loading.fields.batch import Settings
+from fastdata.loading.fields.images import Readable
+from fastdata.loading.fields.samples import SampleDecoder
 from fastdata.loading.images import recognise
 from fastdata.remote import RemoteOptions
 from fastdata.storage.arrow import as_arrow
@@ -178,12 +178,12 @@ class Conformance:
     def test_pixels(self, source: Source, written: list[Written], number: Identity) -> None:
         recipe = compile_recipe(Resize((20, 16)))
         assert isinstance(recipe, Recipe)
-        options = ImageDataset(dataset())
         numbers = number(np.arange(len(written)))
-        images = Images(
-            "rows", source, options, lambda learns: source, None, None, recipe, subset=numbers
-        )
-        decoder = SampleDecoder(images, {"image": Settings(recipe, options.limits)})
+        images = Readable(
+            what="rows", dataset=source, path="rows", source=source, open=lambda learns: source,
+            transform=None, recipe=recipe, fields=("image", "label"), subset=numbers,
+        )  # fmt: skip
+        decoder = SampleDecoder(images, {"image": Settings(recipe, images.limits)})
         for _ in range(2):
             for row, (image, label) in zip(written, decoder.samples(range(24)), strict=False):
                 with Image.open(row.path) as opened:
@@ -227,13 +227,13 @@ class TestFolder(Conformance):
     @pytest.fixture
     def opened(self, learns: bool) -> Any:
         images = recognise(image_folder())
-        assert isinstance(images, Images)
+        assert isinstance(images, Readable)
         return images.open(learns), listed_rows()
 
 
 def opened_images(data: Any, rows: list[Written]) -> Any:
     images = recognise(data)
-    assert isinstance(images, Images)
+    assert isinstance(images, Readable)
     source = images.open(True)
     return source, rows, images.numbering(source)
 
@@ -303,7 +303,7 @@ class FieldConformance:
     def found(self, opened: Any) -> Any:
         """(source, the table's rows, numbers of the source for them)."""
         images = recognise(opened[0])
-        assert isinstance(images, Images)
+        assert isinstance(images, Readable)
         source = images.open(True)
         numbering = images.numbering(source)
         numbers = np.arange(len(opened[1]))
@@ -488,7 +488,7 @@ class TestHub(Conformance):
         data = hugging_face.Dataset.from_generator(rows, features, cache_dir=cache_dir)
         order = np.random.default_rng(6).permutation(len(data))[:40].tolist()
         images = recognise(ImageDataset(data.select(order)))
-        assert isinstance(images, Images)
+        assert isinstance(images, Readable)
         source = images.open(True)
         found = []
         for at, number in enumerate(order):

@@ -20,7 +20,7 @@ from fastdata.errors import UsageError
 from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.transforms import CenterCrop, RandomCrop
 from fastdata.transforms.geometry import compiled
-from fastdata.transforms.outcomes import of_any_size
+from fastdata.transforms.outcomes import without_fixed_size
 from fastdata.transforms.targets import ClampBoundingBoxes, RandomIoUCrop, SanitizeBoundingBoxes
 from fastdata.transforms.tree import native_program
 
@@ -434,7 +434,7 @@ def test_what_is_drawn_is_done_as_torchvision_does_it(v2: Any, packed: Path) -> 
         meaning = _FORMATS[number % len(_FORMATS)]
         dataset, samples = _delivered(packed, v2.Compose(steps), meaning, number)
         keys = sample_keys(epoch_key(number, 0), np.arange(_ROWS))
-        (program,) = of_any_size(dataset._compiled()).programs
+        (program,) = without_fixed_size(dataset._compiled()).programs
         for row, (sample, (image, target)) in enumerate(zip(samples, given, strict=True)):
             oracle = Oracle(v2, target, image.size)
             _do_as_drawn(oracle, program, keys[row : row + 1])

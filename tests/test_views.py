@@ -17,8 +17,9 @@ torch = pytest.importorskip("torch")
 
 from torchvision_calls import apply  # noqa: E402
 
-from fastdata import DataLoader, ImageDataset, fast_collate  # noqa: E402
-from fastdata.decode import PendingBatch, seek_points  # noqa: E402
+from fastdata import DataLoader, ImageDataset, _native, fast_collate  # noqa: E402
+from fastdata.decode import seek_points  # noqa: E402
+from fastdata.decode.engine import Placement, Reading, decode_one  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
 from fastdata.plan.draws import epoch_key, sample_keys  # noqa: E402
 from fastdata.transforms import (  # noqa: E402
@@ -197,19 +198,14 @@ def test_damage_where_no_view_looks_is_no_error() -> None:
     tables = [seek_points(data)]
     end = len(data) // 60  # of the last row of MCUs
     cut = data[:-end] + bytes([0xFF, 0xD9]) * (end // 2) + bytes(end % 2)
-    upper, left = np.array([[0, 0, 400, 250]]), np.array([[0, 0, 120, 300]])
-    out = np.zeros((1, 50, 40, 3), np.uint8)
-    view = PendingBatch([cut], out, regions=upper, seek_points=tables, fallback="never")
-    first = np.zeros((1, 50, 40, 3), np.uint8)
-    both = PendingBatch(
-        [cut], first, regions=left, seek_points=tables, fallback="never", views=[view]
-    )
-    both.run()
-    both.result()
+    boxes = (0, 0, 120, 300), (0, 0, 400, 250)
+    outs = np.zeros((2, 1, 50, 40, 3), np.uint8)
+    views = [
+        _native.Rendering(out, cuts=Placement([box]).cuts(1, out))
+        for out, box in zip(outs, boxes, strict=True)
+    ]
+    assert decode_one(cut, views, Reading(tables)) is None
     with Image.open(io.BytesIO(data)) as whole:
-        wanted = [
-            whole.convert("RGB").crop(tuple(box[0].tolist())).resize((40, 50), 2)
-            for box in (left, upper)
-        ]
-    for got, want in zip((first, out), wanted, strict=True):
+        wanted = [whole.convert("RGB").crop(box).resize((40, 50), 2) for box in boxes]
+    for got, want in zip(outs, wanted, strict=True):
         assert np.abs(got[0].astype(int) - np.asarray(want)).max() <= 1

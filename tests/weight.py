@@ -11,7 +11,7 @@ CEILINGS = {
     "native": 18_000,
     "converters": 8_500,
     "transforms": 6_500,
-    "loading, batches": 7_500,
+    "loading": 7_500,
     "benchmarks": 4_500,
     "storage": 7_800,
     "remote": 3_500,

@@ -17,15 +17,15 @@ import numpy.typing as npt
 import torch
 
 from fastdata import _native
-from fastdata.batches.batch import Batch, View
-from fastdata.batches.buffers import BatchMemory
-from fastdata.batches.helpers import await_done
-from fastdata.batches.pipeline import Pipeline
 from fastdata.dali.decoders import BESIDES
 from fastdata.dali.graph import Graph
 from fastdata.dali.runner import Run, Runner
 from fastdata.decode.decoders import NATIVE
 from fastdata.errors import FastdataError, SlowPathWarning, warn
+from fastdata.executors import await_done
+from fastdata.loading.fields.batch import Batch, View
+from fastdata.loading.fields.buffers import BatchMemory
+from fastdata.loading.fields.pipeline import Pipeline
 from fastdata.once import once
 from fastdata.plan.schedule import Planned
 from fastdata.storage.encodings import ENCODINGS

@@ -11,8 +11,6 @@ from typing import Any, TypeVar, cast
 import torch
 
 from fastdata import _native
-from fastdata.batches.images import Images
-from fastdata.batches.pipeline import Pipeline
 from fastdata.dali.batches import DALIPipeline
 from fastdata.dali.decoders import BESIDES
 from fastdata.dali.decoders import decoder_options as known_options
@@ -24,6 +22,8 @@ from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, copy_stream, numbered, on_device, on_stream
 from fastdata.errors import UsageError
 from fastdata.loading.config import LoaderConfig
+from fastdata.loading.fields.images import Readable
+from fastdata.loading.fields.pipeline import Pipeline
 from fastdata.loading.loader import DataLoader
 from fastdata.loading.native import NativePath
 from fastdata.storage.cache import Cache
@@ -111,7 +111,7 @@ class DALILoader(DataLoader[T]):
         super().__init__(dataset, *args, require_native=True, **options)
         self.device = device
 
-    def _native_path(self, images: Images, recipe: Recipe, config: LoaderConfig) -> NativePath:
+    def _native_path(self, images: Readable, recipe: Recipe, config: LoaderConfig) -> NativePath:
         device, threads = numbered(self._dali_device), max(config.num_workers, 1)
         if device.type == "cuda":
             # DALI's results are on the copy stream. The consumer gets a copy in memory of its own
@@ -162,21 +162,19 @@ class _DALIPath(NativePath):
 
     def __init__(
         self,
-        images: Images,
+        images: Readable,
         recipe: Recipe,
         config: LoaderConfig,
         graph: Graph,
         device: torch.device,
         batch_size: int,
     ) -> None:
-        dataset = images.options
-        cache = dataset.cache if dataset.folder is not None else None  # of seek points
-        if cache is not None and cache != Cache(bytes=0):
+        if images.cache not in (None, Cache(bytes=0)):
             raise UsageError(
-                f"cache={cache}: DALI has no use for seek points",
+                f"cache={images.cache}: DALI has no use for seek points",
                 "Leave it out of the ImageDataset.",
             )
-        if dataset.exif_transpose:
+        if images.source.upright:
             raise UsageError(
                 "exif_transpose=True turns images, and DALILoader does not",
                 "Leave it out of the ImageDataset, or use a fastdata.DataLoader.",

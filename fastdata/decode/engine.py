@@ -63,7 +63,8 @@ class BatchOptions(TypedDict, total=False):
             normalised; they make images of the result's size. Needs ``cuts``.
         drawn: For Rows, instead of ``cuts``: the geometry, and the key of its draws.
         scans: Leave JPEGs of more scans to Pillow; None for no limit.
-        targets: As of `_native.Job`.
+        targets: Boxes that crops of ``program`` depend on, after ``cuts``.
+        fill: R, G and B of what ``cuts`` have outside the image; default: black.
         orientations: int8, one a sample: the EXIF orientation that its image is turned by before
             anything else; -1, as the JPEG's header says; 0, not turned. Extents have their own.
     """
@@ -86,6 +87,7 @@ class BatchOptions(TypedDict, total=False):
     program: _native.PixelProgram | None
     scans: int | None
     targets: _native.Targets | None
+    fill: Sequence[int]
     orientations: npt.NDArray[np.int8] | None
 
 
@@ -138,15 +140,13 @@ def decode_jpeg(
                 raise DecodeError(code, detail, offset)
     width, height = _size(size)
     out = np.empty((1, height, width, 3), np.uint8)
+    placement = Placement(None if region is None else [region], flips=[flip], filter=filter)
     pending = PendingBatch(
         [data],
-        out,
-        regions=None if region is None else [region],
-        seek_points=None if seek_points is None else [seek_points],
-        flips=[flip],
-        filter=filter,
+        [_native.Rendering(out, cuts=placement.cuts(1, out))],
+        Reading(None if seek_points is None else [seek_points]),
         fallback=fallback,
-        _index=False,
+        numbered=False,
     )
     pending.run()
     image: _Array = pending.result()[0]
@@ -189,7 +189,7 @@ def decode_batch(
         out = np.empty((len(samples), height, width, 3), _DTYPES[dtype])
     elif out.shape[1:3] != (size[1], size[0]):
         raise ValueError(f"out has images of {out.shape[1:3]}, not the size's {size[::-1]}")
-    pending = PendingBatch(samples, out, **options)
+    pending = _pending(samples, out, options)
     if engine is None:
         pending.run()
     else:
@@ -216,90 +216,131 @@ class Collected(NamedTuple):
     bytes_read: int
 
 
+class Placement(NamedTuple):
+    """Regions of images and their places in the results, as `BatchOptions` has them."""
+
+    regions: Sequence[Region] | _Array | None = None
+    sizes: Sequence[tuple[int, int]] | _Array | None = None
+    windows: Sequence[tuple[int, int]] | _Array | None = None
+    flips: Sequence[bool] | _Array | None = None
+    filter: str = "bilinear"
+
+    def cuts(self, count: int, out: _Array) -> _Array:
+        """Return the geometry of so many samples, as ``fastdata.transforms.geometry`` has it."""
+        if self.filter not in _native.FILTERS:
+            names = ", ".join(_native.FILTERS)
+            raise ValueError(f"filter must be one of {names}, not {self.filter!r}")
+        if self.windows is not None and self.sizes is None:
+            raise ValueError("windows lie in resized regions: they need sizes")
+        cuts = np.zeros(count, _native.CUT)
+        cuts["size"] = cuts["canvas"] = out.shape[2:0:-1] if out.ndim == 4 else 0
+        cuts["filter"] = _native.FILTERS.index(self.filter)
+        cuts["whole"] = self.regions is None
+        for field, name in _CUT_FIELDS.items():
+            if (values := getattr(self, name)) is None:
+                continue
+            rows = np.asarray(values, np.bool_ if field == "flip" else np.int32)
+            rows = rows.reshape(-1, *cuts[field].shape[1:])
+            if len(rows) != count:
+                raise ValueError(f"{len(rows)} {name} for {count} samples")
+            cuts[field] = rows
+        return cuts
+
+
+#: Fields of `_native.CUT`, and those of `Placement` that set them.
+_CUT_FIELDS = {"box": "regions", "size": "sizes", "window": "windows", "flip": "flips"}
+
+
+class Reading(NamedTuple):
+    """Ways to read a batch's samples, as `BatchOptions` has them."""
+
+    seek_points: Sequence[Any | None] | None = None
+    skip: Sequence[bool] | _Array | None = None
+    stride: int = 0
+    check: bool = True
+    scans: int | None = Limits.scans
+    orientations: npt.NDArray[np.int8] | None = None
+
+    def job(self, samples: Samples, views: Sequence[_native.Rendering]) -> _native.DecodeJob:
+        """Return the core's job that decodes samples."""
+        if self.stride < 0:
+            raise ValueError(f"stride must not be below 0, as {self.stride} is")
+        return _native.DecodeJob(
+            samples,
+            views,
+            seek_points=self.seek_points,
+            skip=None if self.skip is None else np.ascontiguousarray(self.skip, dtype=np.bool_),
+            stride=self.stride,
+            check=self.check,
+            max_scans=_ANY if self.scans is None else min(self.scans, _ANY),
+            orientations=self.orientations,
+        )
+
+
+_PLAIN = Reading()
+
+
+def decode_one(
+    sample: Any,
+    views: Sequence[_native.Rendering],
+    reading: Reading = _PLAIN,
+) -> Verdict | None:
+    """Decode one sample, or cut it out of pixels, in this thread; return why that failed."""
+    job = reading.job([sample], views)
+    job.run()
+    return next((Verdict(*failure[1:]) for failure in job.failures()), None)
+
+
+def _pending(samples: Samples, out: _Array, options: BatchOptions) -> PendingBatch:
+    """Return a batch of one view, which has not begun."""
+    values: dict[str, Any] = {**options}
+    fallback = values.pop("fallback", "unsupported")
+    reading = Reading(**_take(values, Reading._fields))
+    placement = Placement(**_take(values, Placement._fields))
+    if values.get("cuts") is None and values.get("drawn") is None:
+        values["cuts"] = placement.cuts(len(samples), out)
+    elif placement.filter != "bilinear" or any(one is not None for one in placement[:-1]):
+        raise ValueError("cuts take the place of regions, sizes, windows, flips and filter")
+    return PendingBatch(samples, [_native.Rendering(out, **values)], reading, fallback=fallback)
+
+
+def _take(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Remove values of these names, and return them."""
+    return {name: values.pop(name) for name in names if name in values}
+
+
 class PendingBatch:
     """Batch that an :class:`Engine` works on.
 
-    ``views`` are batches of the same samples with results of their own, which were not begun. Each
-    sample is then read once, and what its views share is decoded once. The methods of this batch
-    apply to all of them.
+    Each sample is read once. What its views share is decoded once.
+
+    Args:
+        samples: As for `decode_batch`.
+        views: For each view, the memory for its pixels, and how they are made.
+        reading: Ways to read the samples.
+        fallback: As for `decode_jpeg`.
+        numbered: Whether errors name the sample's number.
     """
 
     def __init__(
         self,
         samples: Samples,
-        out: _Array,
+        views: Sequence[_native.Rendering],
+        reading: Reading = _PLAIN,
         *,
-        regions: Sequence[Region] | _Array | None = None,
-        sizes: Sequence[tuple[int, int]] | _Array | None = None,
-        windows: Sequence[tuple[int, int]] | _Array | None = None,
-        seek_points: Sequence[Any | None] | None = None,
-        flips: Sequence[bool] | _Array | None = None,
-        skip: Sequence[bool] | _Array | None = None,
-        filter: str = "bilinear",
-        dtype: str = "uint8",
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
         fallback: str = "unsupported",
-        stride: int = 0,
-        check: bool = True,
-        cuts: _Array | None = None,
-        drawn: tuple[_native.Geometry, int] | None = None,
-        program: _native.PixelProgram | None = None,
-        fill: Sequence[int] = (0, 0, 0),
-        scans: int | None = Limits.scans,
-        targets: _native.Targets | None = None,
-        orientations: npt.NDArray[np.int8] | None = None,
-        views: Sequence[PendingBatch] = (),
-        _index: bool = True,
+        numbered: bool = True,
     ):
-        if filter not in _native.FILTERS:
-            raise ValueError(f"filter must be one of {', '.join(_native.FILTERS)}, not {filter!r}")
-        if dtype not in _DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, not {dtype!r}")
         if fallback not in FALLBACKS:
             raise ValueError(f"fallback must be one of {', '.join(FALLBACKS)}, not {fallback!r}")
-        if stride < 0:
-            raise ValueError(f"stride must not be below 0, as {stride} is")
-        count = len(samples)
-        self._samples, self._fallback, self._with_index = samples, fallback, _index
-        given = regions, sizes, windows, flips
-        if cuts is None and drawn is None:
-            cuts = _cuts(count, out, *given, filter)
-        elif filter != "bilinear" or any(option is not None for option in given):
-            raise ValueError("cuts take the place of regions, sizes, windows, flips and filter")
-        self._given_cuts = cuts
-        self._options: dict[str, Any] = {
-            "dtype": dtype,
-            "mean": mean,
-            "std": std,
-            "program": program,
-            "fill": fill,
-            "max_scans": _ANY if scans is None else min(scans, _ANY),
-            "targets": targets,
-        }
-        self._check = check
-        self._out = out
-        self.views = views
-        self._job: _native.Job = _native.Job(
-            samples,
-            seek_points=seek_points,
-            out=out,
-            skip=None if skip is None else np.ascontiguousarray(skip, dtype=np.bool_),
-            stride=stride,
-            check=check,
-            views=[view._job for view in views],
-            cuts=cuts,
-            drawn=drawn,
-            orientations=orientations,
-            **self._options,
-        )
-        self._orientations = orientations
+        self._samples, self._views, self._reading = samples, views, reading
+        self._fallback, self._numbered = fallback, numbered
+        self._job = reading.job(samples, views)
         self._errors: list[DecodeError] | None = None
 
-    @property
-    def cuts(self) -> _Array:
-        """The geometry of each sample, once it is done."""
-        return self._job.cuts() if self._given_cuts is None else self._given_cuts
+    def cuts(self, view: int = 0) -> _Array:
+        """Return the geometry of each sample in a view, once it is done."""
+        return self._job.cuts(view)
 
     def run(self) -> None:
         """Decode in the calling thread, instead of an engine's."""
@@ -354,14 +395,14 @@ class PendingBatch:
         errors = self.failures(timeout)
         if errors:
             raise errors[0]
-        return self._out
+        return cast(_Array, self._views[0].out)
 
     def _sample(self, index: int) -> Any:
         """Return one sample's bytes or pixels."""
         samples = self._extents
         if samples is None:
             return self._samples[index]  # type: ignore[index]
-        data = samples.read(index, check=self._check)
+        data = samples.read(index, check=self._reading.check)
         if samples.encodings[index] == _RAW:
             size = int(samples.widths[index]), int(samples.heights[index])
             width, height = upright_size(*size, self._orientation(index))  # back to the stored one
@@ -377,25 +418,14 @@ class PendingBatch:
 
     def _orientation(self, index: int) -> int:
         extents = self._extents
-        known = self._orientations if extents is None else extents.orientations
+        known = self._reading.orientations if extents is None else extents.orientations
         return 0 if known is None else int(known[index])
 
-    def _run_one(self, index: int, sample: Any, orientation: int) -> Verdict | None:
-        given = index, sample, orientation
-        job = self._job_of_one(*given, [view._job_of_one(*given) for view in self.views])
-        job.run()
-        failures = job.failures()
-        return Verdict(*failures[0][1:]) if failures else None
-
-    def _job_of_one(
-        self, index: int, sample: Any, orientation: int, views: Sequence[_native.Job] = ()
-    ) -> _native.Job:
+    def _decode(self, index: int, sample: Any, orientation: int) -> Verdict | None:
         one = slice(index, index + 1)
+        views = [view.one(index, self.cuts(at)[one]) for at, view in enumerate(self._views)]
         turn = np.array([orientation], np.int8)
-        return _native.Job(
-            [sample], out=self._out[one], cuts=self.cuts[one], views=list(views),
-            orientations=turn, **self._options,
-        )  # fmt: skip
+        return decode_one(sample, views, Reading(scans=self._reading.scans, orientations=turn))
 
 
 class _OneOfBatch(Alone):
@@ -403,14 +433,14 @@ class _OneOfBatch(Alone):
 
     def __init__(self, batch: PendingBatch, index: int) -> None:
         self._batch, self._index = batch, index
-        self._number = index if batch._with_index else None
+        self._number = index if batch._numbered else None
 
     def by_core(self) -> Verdict | None:
         try:
             sample = self._batch._sample(self._index)
         except (OSError, ValueError) as error:  # its file was removed meanwhile
             return Verdict(code_of(error), str(error))
-        return self._batch._run_one(self._index, sample, self._batch._orientation(self._index))
+        return self._batch._decode(self._index, sample, self._batch._orientation(self._index))
 
     def by_codec(self) -> Encoded:
         try:
@@ -419,7 +449,7 @@ class _OneOfBatch(Alone):
             raise DecodeError(code_of(error), str(error), 0, self._number) from None
         upright = self._batch._orientation(self._index) != 0
         image, pixels = _by_codec(sample, self._number, upright)
-        verdict = self._batch._run_one(self._index, pixels, 0)
+        verdict = self._batch._decode(self._index, pixels, 0)
         if verdict is not None:
             raise self._error(verdict, pixels)
         return image
@@ -439,7 +469,7 @@ class _OneOfBatch(Alone):
         if code == "bad_region":
             if (size := _image_size(sample)) is not None:
                 text += f" of {human_size(*size)} pixels"
-            cut, out = self._batch.cuts[self._index], self._batch._out[self._index]
+            cut, out = self._batch.cuts()[self._index], self._batch._views[0].out[self._index]
             resized, window = tuple(cut["size"].tolist()), tuple(cut["window"].tolist())
             if not cut["whole"]:
                 text += f": {tuple(cut['box'].tolist())}"
@@ -473,7 +503,7 @@ class Engine:
         if threads < 1:
             raise ValueError(f"threads must be at least 1, not {threads}")
         self.threads = threads
-        self._engine: _native.Engine | None = _native.Engine(threads)
+        self._engine: _native.ThreadPool | None = _native.ThreadPool(threads)
 
     def submit(
         self, samples: Samples, out: _Array, **options: Unpack[BatchOptions]
@@ -482,7 +512,7 @@ class Engine:
 
         ``out`` and the samples' memory must not change until the batch is done.
         """
-        pending = PendingBatch(samples, out, **options)
+        pending = _pending(samples, out, options)
         self.begin(pending)
         return pending
 
@@ -545,25 +575,3 @@ def _by_codec(data: Any, index: int | None, upright: bool = False) -> tuple[Enco
         return image, image.pixels()
     except SampleError as error:
         raise DecodeError("undecodable", f"it {error.line}", 0, index) from None
-
-
-def _cuts(
-    count: int, out: _Array, regions: Any, sizes: Any, windows: Any, flips: Any, filter: str
-) -> _Array:
-    """Return options of :func:`decode_batch` as ``fastdata.transforms.geometry`` has them."""
-    if windows is not None and sizes is None:
-        raise ValueError("windows lie in resized regions: they need sizes")
-    cuts = np.zeros(count, _native.CUT)
-    cuts["size"] = cuts["canvas"] = out.shape[2:0:-1] if out.ndim == 4 else 0
-    cuts["filter"] = _native.FILTERS.index(filter)
-    cuts["whole"] = regions is None
-    each = {"regions": (regions, "box"), "sizes": (sizes, "size"), "windows": (windows, "window")}
-    for name, (values, field) in {**each, "flips": (flips, "flip")}.items():
-        if values is None:
-            continue
-        rows = np.asarray(values, np.bool_ if name == "flips" else np.int32)
-        rows = rows.reshape(-1, *cuts[field].shape[1:])
-        if len(rows) != count:
-            raise ValueError(f"{len(rows)} {name} for {count} samples")
-        cuts[field] = rows
-    return cuts

@@ -262,7 +262,7 @@ def _without_exif(data: bytes) -> Image.Image:
 def _by_core(data: bytes, image: Image.Image) -> Image.Image:
     """Decode a JPEG by the core, in three quarters of Pillow's time; return it if that declines."""
     out = np.empty((1, image.height, image.width, 3), np.uint8)
-    job = _native.Job([data], out=out, dtype="uint8")
+    job = _native.DecodeJob([data], [_native.Rendering(out)])
     job.run()
     if job.failures():
         return image

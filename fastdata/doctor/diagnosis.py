@@ -31,7 +31,7 @@ from fastdata.transforms.crops import RandomHorizontalFlip
 from fastdata.transforms.resizes import RandomResizedCrop
 
 if TYPE_CHECKING:
-    from fastdata.batches.stats import Stats
+    from fastdata.loading.fields.stats import Stats
 
 #: Most threads that read at the same time.
 _READERS = 128

@@ -11,20 +11,20 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils import collate
 
-from fastdata.batches.images import Images, NotKnown
-from fastdata.batches.samples import BESIDES, SOURCE, require_names
-from fastdata.batches.targets import reader_of, require_still
 from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, is_asynchronous
 from fastdata.errors import UsageError
 from fastdata.loading.collate import fast_collate
+from fastdata.loading.fields.images import Readable, Unreadable
+from fastdata.loading.fields.samples import BESIDES, SOURCE, require_names
+from fastdata.loading.fields.targets import reader_of, require_still
 from fastdata.loading.sampler import find_ranks, own_ranks
 from fastdata.plan.order import AUTO, OrderLike, as_order
 from fastdata.text import human_count
 from fastdata.transforms import timm
 from fastdata.transforms.compile import NO_IMAGE, Recipe
 from fastdata.transforms.identity import changed
-from fastdata.transforms.outcomes import Refusal, Unknown, of_any_size
+from fastdata.transforms.outcomes import Refusal, Unknown, without_fixed_size
 
 #: Torch's arguments that are true or false, or None for false: it takes "no" for True.
 _SWITCHES = ("shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order")
@@ -51,7 +51,7 @@ class Choice:
     path: str
     reason: str
     hint: str = ""
-    images: Images | None = None
+    images: Readable | None = None
     recipe: Recipe | None = None
     where: Destination | None = None
     avoidable: bool = True
@@ -163,7 +163,7 @@ class LoaderConfig:
                 "Make the loader after torch.distributed.init_process_group.",
             )
 
-    def choose(self, images: Images | NotKnown) -> Choice:
+    def choose(self, images: Readable | Unreadable) -> Choice:
         """Return the path for a dataset that was recognised; raise UsageError if there is none."""
         choice = self._path(images)
         if choice.images is not None:
@@ -184,7 +184,7 @@ class LoaderConfig:
         """Whether the ``collate_fn`` is torch's own, or `fast_collate`."""
         return self.collate_fn in (None, default_collate, fast_collate)
 
-    def _require_fields(self, images: Images) -> None:
+    def _require_fields(self, images: Readable) -> None:
         """Raise `UsageError` if the dataset has not the fields that are asked for."""
         known = dict.fromkeys([*(field.name for field in images.schema), *BESIDES])
         known |= dict.fromkeys(images.fields)  # masks that are painted, too
@@ -195,9 +195,8 @@ class LoaderConfig:
                 "Leave the field out, or take on_error='drop'.",
             )
         for part in images.parts or (images,):
-            options, asked = part.options, self.fields or part.fields
-            transform = getattr(options, "transform", None)
-            require_still(transform, asked, part.schema, options.path)
+            transform = None if part.joint else part.transform
+            require_still(transform, self.fields or part.fields, part.schema, part.path)
         moved = [one.name for one in images.schema if one.kind == "mask" or one.format]
         for name in self.fields or ():
             if name not in known:
@@ -216,7 +215,7 @@ class LoaderConfig:
                     f"fields={self.fields!r}: {name} follows the image of a sample in transforms=",
                     'Name both in fields= of the dataset; and "image" here, too.',
                 )
-            if name not in images.fields and images.options.is_image(name):
+            if name not in images.fields and images.is_image(name):
                 raise UsageError(
                     f"fields={self.fields!r}: {name} is a field of images, and the dataset has no "
                     "transform for it",
@@ -235,8 +234,8 @@ class LoaderConfig:
         if self.host_transform is not None:
             yield f"batch_transform={self.batch_transform!r}"
 
-    def _path(self, images: Images | NotKnown) -> Choice:
-        if isinstance(images, NotKnown):
+    def _path(self, images: Readable | Unreadable) -> Choice:
+        if isinstance(images, Unreadable):
             if self.collate_fn is fast_collate and images.color != "rgb":
                 raise UsageError(
                     f"color={images.color!r} and fast_collate, which makes RGB of all images",
@@ -258,7 +257,7 @@ class LoaderConfig:
             hint = "Leave the collate_fn out; batch_transform= takes whole batches."
             return _workers(images, recipe, why, hint)
         if own:  # it stacks images itself, or does not
-            recipe = of_any_size(recipe)
+            recipe = without_fixed_size(recipe)
         if isinstance(recipe, Refusal):
             if images.transform is None and self.batched and known and not fast:
                 raise UsageError(recipe.reason)
@@ -315,14 +314,14 @@ class LoaderConfig:
         return Choice("native", words, images=images, recipe=recipe)
 
     def _why_not_further(
-        self, images: Images, further: Mapping[str, Recipe | Refusal], stacked: bool
+        self, images: Readable, further: Mapping[str, Recipe | Refusal], stacked: bool
     ) -> Choice | None:
         """Return the path of a dataset that has further images which the core cannot make.
 
         ``stacked``: a batch has one tensor of all images of a field.
         """
         for name, found in further.items():
-            other = found if stacked else of_any_size(found)
+            other = found if stacked else without_fixed_size(found)
             why = f"the core does not do the transform of {name}"
             if isinstance(other, Refusal):
                 why, hint = f"{why}: {other.reason}", f"Give transform={{..., {name!r}: ...}}."
@@ -331,7 +330,7 @@ class LoaderConfig:
                     hint = (
                         "Give transforms= of torchvision.transforms.v2: it takes images and masks."
                     )
-                missing = images.options.further_transforms.get(name) is None
+                missing = name in images.without_transform
                 if other.impossible or (stacked and self.batched and missing):
                     raise UsageError(why, hint)
                 return Choice("torch", why, hint, images)
@@ -340,7 +339,7 @@ class LoaderConfig:
                 return Choice("workers", f"{why} ({first.reason})", first.hint, images)
         return None
 
-    def _further_words(self, images: Images) -> str:
+    def _further_words(self, images: Readable) -> str:
         """Return the fields of a batch beside the first image and the label, in words."""
         words = []
         for name in self.fields or images.fields:
@@ -359,7 +358,7 @@ class LoaderConfig:
             return "fields= names what batches have"
         return "on_error='zero' adds to batches" if self.on_error == "zero" else ""
 
-    def own_collate(self, images: Images) -> Callable[[list[Any]], Any] | None:
+    def own_collate(self, images: Readable) -> Callable[[list[Any]], Any] | None:
         """Return the user's ``collate_fn``, if the native path calls it with samples."""
         known = self._collates_as_torch or self._collates_bytes(images.recipe, images)
         return None if known else self.collate_fn
@@ -369,7 +368,7 @@ class LoaderConfig:
         """Whether the ``collate_fn`` mixes images, and is called with the samples of a batch."""
         return timm.mixes_bytes(self.collate_fn)
 
-    def _collates_bytes(self, recipe: Recipe | Refusal, images: Images) -> bool:
+    def _collates_bytes(self, recipe: Recipe | Refusal, images: Readable) -> bool:
         """Return whether the ``collate_fn`` is timm's, and samples are as it expects."""
         if isinstance(recipe, Refusal) or recipe.form is not None:
             return False
@@ -406,7 +405,7 @@ class LoaderConfig:
         return "\n".join(lines)
 
 
-def _workers(images: Images, recipe: Recipe | Refusal, reason: str, hint: str) -> Choice:
+def _workers(images: Readable, recipe: Recipe | Refusal, reason: str, hint: str) -> Choice:
     """Choose torch's workers with native decoding, if the transform begins with known steps."""
     if isinstance(recipe, Refusal):
         return Choice("torch", f"{reason}; and {recipe.reason}", hint, images)
@@ -421,7 +420,7 @@ def _hints(unknown: Sequence[Unknown]) -> str:
 
 def _compiled(further: Mapping[str, Recipe | Refusal], own: bool) -> list[Recipe]:
     """Return the transforms of further images that are compiled."""
-    found = [of_any_size(one) if own else one for one in further.values()]
+    found = [without_fixed_size(one) if own else one for one in further.values()]
     return [one for one in found if isinstance(one, Recipe)]
 
 

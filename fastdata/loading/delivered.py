@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fastdata.batches.targets import TargetReader, lists_of
 from fastdata.device.ragged import Ragged
+from fastdata.loading.fields.targets import TargetReader, lists_of
 from fastdata.storage.columns import Column, is_ragged, python_objects
 from fastdata.storage.fields import Field
 from fastdata.transforms.joint import ABSENT, Moved
 
 if TYPE_CHECKING:
-    from fastdata.batches.painted import OutlineBatch
+    from fastdata.loading.fields.painted import OutlineBatch
 
 
 def delivered(column: Column, field: Field) -> Any:
@@ -33,7 +33,7 @@ def delivered(column: Column, field: Field) -> Any:
 def delivered_target(reader: TargetReader, name: str, column: Column | None, moved: Moved) -> Any:
     """Return a target of a batch: a `fastdata.Ragged`, or the result of `delivered`.
 
-    The geometry of images is a `fastdata.batches.targets.Geometry`.
+    The geometry of images is a `fastdata.loading.fields.targets.Geometry`.
     """
     if (geometry := reader.geometry(name, moved)) is not None:
         return geometry

@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from fastdata.batches.images import Images, NotKnown, overridden
 from fastdata.decode.folders import own_method
 from fastdata.decode.hub import HUB_METHODS
 from fastdata.decode.rows import some_sizes
 from fastdata.errors import UsageError
+from fastdata.loading.fields.images import Readable, Unreadable, overridden
 from fastdata.loading.noticing import IN_PLACE
 from fastdata.loading.seeding import seeded
 from fastdata.storage.fields import LABEL
@@ -27,15 +27,14 @@ from fastdata.storage.table_rows import TableRows
 from fastdata.storage.tables import TableSource
 from fastdata.text import human_count
 from fastdata.transforms.compile import Recipe, compile_recipe, own_hint
-from fastdata.transforms.identity import name_of, pillow_changed
+from fastdata.transforms.identity import name_of, offered, pillow_changed
 from fastdata.transforms.outcomes import Refusal
-from fastdata.transforms.reading import offered
 
 #: The function of each dataset, and the keys of the rows that it makes.
-_KEYS: WeakKeyDictionary[Any, tuple[Any, list[str] | NotKnown]] = WeakKeyDictionary()
+_KEYS: WeakKeyDictionary[Any, tuple[Any, list[str] | Unreadable]] = WeakKeyDictionary()
 
 
-def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Images | NotKnown:
+def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Readable | Unreadable:
     """Return how fastdata reads a ``datasets.Dataset``, or why it does not.
 
     ``opened`` returns the `fastdata.ImageDataset` of one without a transform.
@@ -46,27 +45,27 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Images | NotKno
     about = dataset.format
     if not images:
         hint = "Make one of them: dataset.cast_column(NAME, datasets.Image())."
-        return NotKnown("the datasets.Dataset has no column of images", hint)
+        return Unreadable("the datasets.Dataset has no column of images", hint)
     if about["type"] != "custom":
         what = f"has the format {about['type']!r}" if about["type"] else "has no transform"
-        return NotKnown(f"the datasets.Dataset {what}", IN_PLACE)
+        return Unreadable(f"the datasets.Dataset {what}", IN_PLACE)
     function = about["format_kwargs"].get("transform")
     if sorted(about["columns"]) != sorted(dataset.column_names) or about["output_all_columns"]:
-        return NotKnown("the transform of the datasets.Dataset takes some columns", IN_PLACE)
+        return Unreadable("the transform of the datasets.Dataset takes some columns", IN_PLACE)
     transform = offered(function)
     if transform is None:
         name = f"{function.__module__}.{name_of(function)}"
         why = f"the transform of the datasets.Dataset, {name}, is not one that fastdata knows"
-        return NotKnown(why, f"{IN_PLACE} Or: {own_hint(function)}")
+        return Unreadable(why, f"{IN_PLACE} Or: {own_hint(function)}")
     keys = _keys(dataset, function)
-    if isinstance(keys, NotKnown):
+    if isinstance(keys, Unreadable):
         return keys
     try:
         whole = opened(dataset.with_format(None).select_columns(keys))
     except UsageError as error:
-        return NotKnown(error.what, error.hint or IN_PLACE)
-    own: Images | NotKnown = whole.described()
-    if isinstance(own, NotKnown):
+        return Unreadable(error.what, error.hint or IN_PLACE)
+    own: Readable | Unreadable = whole.described()
+    if isinstance(own, Unreadable):
         return own
     recipe: Recipe | Refusal = compile_recipe(
         transform, sizes=partial(some_sizes, whole.source, whole.limits)
@@ -76,7 +75,7 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Images | NotKno
     rows = _as_python(whole.opened_table.rows)
     names = {part.place[0]: part.field.name for part in rows.parts if len(part.place) == 1}
     if dicts := [key for key in keys if key not in names]:
-        return NotKnown(f"{dicts[0]!r} is a column of dicts", IN_PLACE)
+        return Unreadable(f"{dicts[0]!r} is a column of dicts", IN_PLACE)
     source = TableSource(rows)
     source.upright = whole.exif_transpose
 
@@ -92,6 +91,7 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Images | NotKno
         dataset=dataset,
         open=opener,
         transform=function,
+        joint=True,
         recipe=recipe,
         files=dataset._fingerprint,
         fields=tuple(names[key] for key in keys),
@@ -100,7 +100,7 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Images | NotKno
     )
 
 
-def _keys(dataset: Any, function: Any) -> list[str] | NotKnown:
+def _keys(dataset: Any, function: Any) -> list[str] | Unreadable:
     """Return the keys of the rows that a dataset's function makes; or why it is not native.
 
     The function is called once for a dataset, with its first and its last row.
@@ -111,7 +111,7 @@ def _keys(dataset: Any, function: Any) -> list[str] | NotKnown:
     return known[1]
 
 
-def _keys_of(dataset: Any, function: Any) -> list[str] | NotKnown:
+def _keys_of(dataset: Any, function: Any) -> list[str] | Unreadable:
     if not len(dataset):
         return list(dataset.column_names)
     name = name_of(function)
@@ -119,16 +119,16 @@ def _keys_of(dataset: Any, function: Any) -> list[str] | NotKnown:
         keys = list(_made(dataset, 0))
     except Exception as error:
         why = f"{name} fails on the first row: {type(error).__name__}: {error}"
-        return NotKnown(why, "Correct it. Its column of images may have another name.")
+        return Unreadable(why, "Correct it. Its column of images may have another name.")
     images = images_of(dataset)
     if others := [key for key in keys if key not in dataset.column_names]:
         why = f"{name} returns {others[0]!r}, which is no column of the dataset"
         renamed = f"dataset.rename_column({images[0]!r}, {others[0]!r})"
         if images[0] in keys or len(others) > 1:
-            return NotKnown(why, "Make it a column with dataset.map, before with_transform.")
-        return NotKnown(why, f"Rename the column, also in the function: {renamed}.")
+            return Unreadable(why, "Make it a column with dataset.map, before with_transform.")
+        return Unreadable(why, f"Rename the column, also in the function: {renamed}.")
     if len(found := [key for key in keys if key in images]) != 1:
-        return NotKnown(f"{name} returns {len(found)} columns of images", IN_PLACE)
+        return Unreadable(f"{name} returns {len(found)} columns of images", IN_PLACE)
     columns = [key for key in keys if key not in found]
     for row in (0, -1) if columns else ():
         with suppress(Exception):  # a bad row is an error when it is its turn
@@ -136,7 +136,9 @@ def _keys_of(dataset: Any, function: Any) -> list[str] | NotKnown:
             for key, value in dataset.with_format(None).select_columns(columns)[row].items():
                 if repr(made.get(key)) != repr(value):  # of nested types, too, and of NaN
                     why = f"{name} returns other values than the column {key!r} has"
-                    return NotKnown(why, f"Do that in the DataLoader's collate_fn. Or: {IN_PLACE}")
+                    return Unreadable(
+                        why, f"Do that in the DataLoader's collate_fn. Or: {IN_PLACE}"
+                    )
     return keys
 
 

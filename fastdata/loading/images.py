@@ -12,9 +12,6 @@ from typing import Any
 import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
-from fastdata.batches.images import Images, NotKnown, overridden
-from fastdata.batches.samples import BESIDES, SOURCE, NativeSamples
-from fastdata.batches.targets import reader_of
 from fastdata.dataset import ImageDataset
 from fastdata.decode.folders import (
     SAMPLE_METHODS,
@@ -24,6 +21,9 @@ from fastdata.decode.folders import (
     streaming_hint,
 )
 from fastdata.errors import UsageError
+from fastdata.loading.fields.images import Readable, Unreadable, overridden
+from fastdata.loading.fields.samples import BESIDES, SOURCE, NativeSamples
+from fastdata.loading.fields.targets import reader_of
 from fastdata.loading.hub import recognise_hub
 from fastdata.loading.mixture import Mixture, leaves
 from fastdata.loading.noticing import remedy, unread
@@ -39,20 +39,20 @@ from fastdata.transforms.compile import Recipe, compile_recipe
 from fastdata.transforms.outcomes import Refusal
 
 
-def recognise(dataset: Any) -> Images | NotKnown:
+def recognise(dataset: Any) -> Readable | Unreadable:
     """Return how fastdata reads a dataset, or why it cannot."""
     found = _recognise(dataset)
-    if isinstance(found, NotKnown):
+    if isinstance(found, Unreadable):
         return found._replace(avoidable=holds_images(dataset))
     return found
 
 
-def _recognise(dataset: Any) -> Images | NotKnown:
+def _recognise(dataset: Any) -> Readable | Unreadable:
     if isinstance(dataset, Subset):
         if reason := own_method(dataset, Subset, "__getitem__", "__getitems__", "__len__"):
             return overridden(reason)
         whole = recognise(dataset.dataset)
-        if isinstance(whole, NotKnown):
+        if isinstance(whole, Unreadable):
             return whole
         indices = _numbers(dataset.indices, len(dataset.dataset))  # type: ignore[arg-type]
         return replace(
@@ -72,9 +72,9 @@ def _recognise(dataset: Any) -> Images | NotKnown:
             return overridden(reason)
         if reason := other_labels(dataset):
             hint = "Keep whole numbers in samples, and make others of them in target_transform."
-            return NotKnown(reason, hint)
+            return Unreadable(reason, hint)
         found = ImageDataset(dataset).described()
-        return found if isinstance(found, NotKnown) else replace(found, dataset=dataset)
+        return found if isinstance(found, Unreadable) else replace(found, dataset=dataset)
     if is_hub(dataset):
         return recognise_hub(dataset, ImageDataset)
     wrapped = recognise_annotated(dataset)
@@ -86,7 +86,7 @@ def _recognise(dataset: Any) -> Images | NotKnown:
     hint = (
         wrapping_hint(dataset) or streaming_hint(dataset) or remedy(dataset, holds_images(dataset))
     )
-    return NotKnown(why, hint)
+    return Unreadable(why, hint)
 
 
 class PrefixDataset(NativeSamples, Dataset[Any]):
@@ -111,43 +111,43 @@ class PrefixDataset(NativeSamples, Dataset[Any]):
         decoder = self.decoder
         return self._dataset[index] if decoder is None else decoder.samples([index])[0]
 
-    def described(self) -> Images | NotKnown:
+    def described(self) -> Readable | Unreadable:
         """See `NativeSamples.described`."""
         return recognise(self._dataset)
 
 
-def _recognise_concat(dataset: ConcatDataset[Any]) -> Images | NotKnown:
+def _recognise_concat(dataset: ConcatDataset[Any]) -> Readable | Unreadable:
     if reason := own_method(dataset, ConcatDataset, *SAMPLE_METHODS):
         return overridden(reason)
     if dataset.cumulative_sizes != np.cumsum([len(one) for one in dataset.datasets]).tolist():  # type: ignore[arg-type]
         why = "a part of the ConcatDataset has another number of samples than when that was made"
-        return NotKnown(why, "Make the ConcatDataset again.")
+        return Unreadable(why, "Make the ConcatDataset again.")
     parts = []
     for number, one in enumerate(dataset.datasets):
         part = recognise(one)
-        if isinstance(part, NotKnown):
+        if isinstance(part, Unreadable):
             return part._replace(reason=f"part {number} of the ConcatDataset: {part.reason}")
         if isinstance(part.subset, MixedRows):
             why = f"part {number} of the ConcatDataset is a Mixture"
-            return NotKnown(why, "Name its sources, and the other parts, in one Mixture.")
+            return Unreadable(why, "Name its sources, and the other parts, in one Mixture.")
         parts.append(part)
     return _join(parts, dataset, "ConcatDataset", [f"part {n}" for n in range(len(parts))])
 
 
-def _recognise_mixture(dataset: Mixture) -> Images | NotKnown:
+def _recognise_mixture(dataset: Mixture) -> Readable | Unreadable:
     if reason := own_method(dataset, Mixture, *SAMPLE_METHODS):
         return overridden(reason)
     if dataset.cumulative_sizes != np.cumsum([len(one) for one in dataset.datasets]).tolist():  # type: ignore[arg-type]
         why = "a source of the Mixture has another number of samples than when that was made"
-        return NotKnown(why, "Make the Mixture again.")
+        return Unreadable(why, "Make the Mixture again.")
     parts, fields = [], dataset.fields
     for name, one in zip(dataset.names, dataset.datasets, strict=True):
         part = recognise(one)
-        if isinstance(part, NotKnown):
+        if isinstance(part, Unreadable):
             return part._replace(reason=f"source {name!r} of the Mixture: {part.reason}")
         parts.append(part if fields is None else _with_fields(part, fields, dataset.named))
     joined = _join(parts, dataset, "Mixture", [f"source {name!r}" for name in dataset.names])
-    if isinstance(joined, NotKnown):
+    if isinstance(joined, Unreadable):
         return joined
     if dataset.places and any(field.name == SOURCE for field in joined.schema):
         raise UsageError(
@@ -161,7 +161,7 @@ def _recognise_mixture(dataset: Mixture) -> Images | NotKnown:
     return replace(joined, fields=fields, keys=fields if dataset.named else ())
 
 
-def _with_fields(images: Images, fields: tuple[str, ...], named: bool) -> Images:
+def _with_fields(images: Readable, fields: tuple[str, ...], named: bool) -> Readable:
     """Return a source of a mixture with no other fields than some."""
     kept = tuple(name for name in fields if name != SOURCE)
     if reader_of(images) is not None and fields != images.fields:
@@ -175,7 +175,9 @@ def _with_fields(images: Images, fields: tuple[str, ...], named: bool) -> Images
     return replace(images, fields=kept, further=further, keys=kept if named else ())
 
 
-def _join(parts: list[Images], dataset: Any, kind: str, names: Sequence[str]) -> Images | NotKnown:
+def _join(
+    parts: list[Readable], dataset: Any, kind: str, names: Sequence[str]
+) -> Readable | Unreadable:
     """Return how fastdata reads several datasets, one after the other, or why it cannot.
 
     ``kind`` and ``names`` are what messages call all of them, and each.
@@ -195,10 +197,10 @@ def _join(parts: list[Images], dataset: Any, kind: str, names: Sequence[str]) ->
                 difference, hint = sizes[1], "End all transforms with a crop of one size."
             if difference == _FORMATS:
                 hint = "Write all in one format, and pack them with convert table --format."
-            return NotKnown(why + difference, hint)
-        if part.options.source.blocks is not None:
-            why = f"{name} of the {kind}, {part.options.path}, is decoded a row group at a time"
-            return NotKnown(why, "Pack it: fastdata convert.")
+            return Unreadable(why + difference, hint)
+        if part.source.blocks is not None:
+            why = f"{name} of the {kind}, {part.path}, is decoded a row group at a time"
+            return Unreadable(why, "Pack it: fastdata convert.")
         if part.recipe != first.recipe and not _stack(first, part):
             recipe = compile_recipe(first.transform)  # of images of one size, here or there
 
@@ -233,7 +235,7 @@ _FORMATS = "formats of fields"
 _NAMED_PARTS = 3
 
 
-def _difference(one: Images, other: Images) -> str | None:
+def _difference(one: Readable, other: Readable) -> str | None:
     """Return the property in which two parts differ although a loader needs it to be equal."""
     if one.recipe != other.recipe and not _stack(one, other):
         if one.transform is not other.transform:
@@ -253,17 +255,17 @@ def _difference(one: Images, other: Images) -> str | None:
         return "fields"
     if other_types := [name for name in one.fields if name not in common]:
         return f"types of {', '.join(other_types)}"
-    return None if one.options.limits == other.options.limits else "limits"
+    return None if one.limits == other.limits else "limits"
 
 
-def _sizes(images: Images) -> str:
+def _sizes(images: Readable) -> str:
     """Return the sizes of the images that a dataset's transform makes, in words."""
     if isinstance(images.recipe, Refusal):
         return "different sizes"
     return ", ".join(human_size(*program.size) for program in images.recipe.programs)
 
 
-def _stack(one: Images, other: Images) -> bool:
+def _stack(one: Readable, other: Readable) -> bool:
     """Return whether the core can put images of both into one batch, by two transforms."""
     recipes = one.recipe, other.recipe
     return (
@@ -273,7 +275,7 @@ def _stack(one: Images, other: Images) -> bool:
     )
 
 
-def _concatenated(parts: list[Images]) -> Indices | None:
+def _concatenated(parts: list[Readable]) -> Indices | None:
     """Return the parts' sample numbers in a source of all parts; None if they are the same."""
     if all(part.subset is None for part in parts):
         return None

@@ -18,25 +18,25 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from fastdata.batches import helpers
-from fastdata.batches.batch import Batch
-from fastdata.batches.further import Pipelines
-from fastdata.batches.samples import SOURCE
-from fastdata.batches.stats import Counters
 from fastdata.device.delivery import after_fork, cannot_pickle, transformed
 from fastdata.device.transfer import map_tensors
 from fastdata.errors import FastdataError, SampleError, called, warn
+from fastdata.executors import end_daemon_threads
 from fastdata.loading.delivered import delivered, delivered_masks, delivered_target
+from fastdata.loading.fields.batch import Batch
+from fastdata.loading.fields.further import Pipelines
+from fastdata.loading.fields.samples import SOURCE
+from fastdata.loading.fields.stats import Counters
 from fastdata.loading.progress import Progress
 from fastdata.loading.seeding import seeded
 from fastdata.plan.draws import child
-from fastdata.plan.schedule import Schedule
+from fastdata.plan.schedule import BatchSchedule
 from fastdata.storage.source import Source
 from fastdata.text import human_count
 
 if TYPE_CHECKING:
-    from fastdata.batches.images import Images
     from fastdata.loading.config import LoaderConfig
+    from fastdata.loading.fields.images import Readable
 
 
 class NativeIterator(Iterator[Any]):
@@ -51,11 +51,11 @@ class NativeIterator(Iterator[Any]):
     def __init__(
         self,
         pipeline: Pipelines,
-        schedule: Schedule,
+        schedule: BatchSchedule,
         key: int,
         source: Source,
         config: LoaderConfig,
-        images: Images,
+        images: Readable,
         counters: Counters,
         progress: Progress,
         length: int | None,
@@ -473,7 +473,7 @@ def _close_all() -> None:
     _ender = threading.get_ident()
     for iterator in list(_LIVE):
         iterator.close()
-    helpers.end_all()
+    end_daemon_threads()
 
 
 #: Child of a batch's key, of its labels; `seeded` has the first ones, a `DeviceLoader` number 4.

@@ -18,12 +18,12 @@ import torch.utils.data
 from torch import distributed as dist
 from torch.utils.data import Sampler, SequentialSampler
 
-from fastdata.batches.images import Images
-from fastdata.batches.stats import Stats
 from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import DeviceIterator, Tracker
 from fastdata.errors import SlowPathWarning, UsageError, warn
 from fastdata.loading.config import Choice, LoaderConfig
+from fastdata.loading.fields.images import Readable
+from fastdata.loading.fields.stats import Stats
 from fastdata.loading.images import PrefixDataset, reads_remotely
 from fastdata.loading.mixture import Mixture, group_of, leaves, mixtures_in, refuse_paths
 from fastdata.loading.native import NativePath
@@ -40,9 +40,9 @@ from fastdata.loading.progress import Progress, ProgressTracker
 from fastdata.loading.resuming import Resumable
 from fastdata.loading.sampler import (
     LoadersOwn,
-    RandomOrder,
     SequentialOrder,
     ShardedSampler,
+    ShuffledRows,
     draws_once,
     own_ranks,
     own_sampler,
@@ -262,7 +262,7 @@ class DataLoader(Resumable[T], Generic[T]):
         elif self._own_order and not isinstance(dataset, torch.utils.data.IterableDataset):
             sampler = SequentialOrder(dataset)
             if shuffle:
-                sampler, shuffle = RandomOrder(dataset, generator=generator), None
+                sampler, shuffle = ShuffledRows(dataset, generator=generator), None
         torchs |= {"shuffle": shuffle, "sampler": sampler, "pin_memory": self._config.pin_memory}
         super().__init__(dataset, batch_size, **torchs, **unread)
         self._check_on_error()
@@ -369,7 +369,7 @@ class DataLoader(Resumable[T], Generic[T]):
         assert choice.recipe is not None
         return NativePath(choice.images, choice.recipe, self._config)
 
-    def _native_path(self, images: Images, recipe: Recipe, config: LoaderConfig) -> NativePath:
+    def _native_path(self, images: Readable, recipe: Recipe, config: LoaderConfig) -> NativePath:
         """Return the native path; a subclass may decode by other means."""
         return NativePath(images, recipe, config)
 
@@ -399,7 +399,11 @@ class DataLoader(Resumable[T], Generic[T]):
 
     def _begin_iter(self, through: Callable[[Any], Any]) -> Any:
         plain = self._choice.path == "torch" and self.seed is None and self.device is None
-        if plain and not self._follows and isinstance(self.sampler, (RandomOrder, SequentialOrder)):
+        if (
+            plain
+            and not self._follows
+            and isinstance(self.sampler, (ShuffledRows, SequentialOrder))
+        ):
             # No epoch matters here, so the iterator is torch's own.
             start, progress, batches = self._open_pass()
             self._begin_pass(start, progress)

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch.utils.data import ConcatDataset, Subset
 
-from fastdata.batches.samples import SOURCE, NativeSamples, require_names, row_number
 from fastdata.decode.folders import folder_class
 from fastdata.errors import UsageError
+from fastdata.loading.fields.samples import SOURCE, NativeSamples, require_names, row_number
 from fastdata.loading.samplers import PlannedSampler, whole
 from fastdata.plan.mixture import MixturePlan
 from fastdata.plan.sharding import epoch_number

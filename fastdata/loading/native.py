@@ -10,34 +10,34 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fastdata.batches.batch import Settings
-from fastdata.batches.buffers import BufferPool
-from fastdata.batches.further import (
+from fastdata.decode.engine import Engine
+from fastdata.decode.rows import describe_kinds
+from fastdata.device.transfer import is_asynchronous
+from fastdata.errors import warn
+from fastdata.executors import helper_threads
+from fastdata.loading.fields.batch import Settings
+from fastdata.loading.fields.buffers import BufferPool
+from fastdata.loading.fields.further import (
     Pipelines,
     SizedPipelines,
     blobs_among,
     open_pipelines,
 )
-from fastdata.batches.helpers import helper_threads
-from fastdata.batches.masks import MaskPipeline
-from fastdata.batches.pipeline import Pipeline, plan_fetches
-from fastdata.batches.stats import Counters
-from fastdata.batches.targets import reader_of
-from fastdata.decode.engine import Engine
-from fastdata.decode.rows import describe_kinds
-from fastdata.device.transfer import is_asynchronous
-from fastdata.errors import warn
+from fastdata.loading.fields.masks import MaskPipeline
+from fastdata.loading.fields.pipeline import Pipeline, plan_fetches
+from fastdata.loading.fields.stats import Counters
+from fastdata.loading.fields.targets import reader_of
 from fastdata.loading.iterator import NativeIterator
 from fastdata.loading.progress import Progress
 from fastdata.plan.order import Order
-from fastdata.plan.schedule import Drawn, Numbering, Schedule
+from fastdata.plan.schedule import BatchSchedule, Drawn, Numbering
 from fastdata.storage.source import Source
 from fastdata.transforms.compile import Recipe
-from fastdata.transforms.outcomes import of_any_size
+from fastdata.transforms.outcomes import without_fixed_size
 
 if TYPE_CHECKING:
-    from fastdata.batches.images import Images
     from fastdata.loading.config import LoaderConfig
+    from fastdata.loading.fields.images import Readable
     from fastdata.remote.prefetch import FetchField, RemotePass
 
 
@@ -52,11 +52,10 @@ class NativePath:
     #: Whether the core decodes all JPEGs, so that no more of them is fetched than it needs.
     in_part = True
 
-    def __init__(self, images: Images, recipe: Recipe, config: LoaderConfig) -> None:
+    def __init__(self, images: Readable, recipe: Recipe, config: LoaderConfig) -> None:
         self._images = images
-        options = images.options
         part_of = images.part_of if recipe.parts else None
-        self._settings = Settings(recipe, options.limits, reader=reader_of(images), part_of=part_of)
+        self._settings = Settings(recipe, images.limits, reader=reader_of(images), part_of=part_of)
         self._config = config
         self._fields = config.fields or images.fields
         self._source: Source | None = None
@@ -126,7 +125,9 @@ class NativePath:
         if remote is not None:
             batches = remote
         drops = config.on_error == "drop"
-        schedule = Schedule(batches, numbering, key, bad, sampler=sampler, among=among, drops=drops)
+        schedule = BatchSchedule(
+            batches, numbering, key, bad, sampler=sampler, among=among, drops=drops
+        )
         engine, pool = self._engine, self._pool
         if engine is None and config.num_workers:
             engine = Engine(config.num_workers)
@@ -184,7 +185,7 @@ class NativePath:
             if name not in self._images.further:
                 about = source, self._settings, pool.of(name)
                 return MaskPipeline(*about, helpers, counters, fetch)
-            recipe = of_any_size(self._images.further[name])
+            recipe = without_fixed_size(self._images.further[name])
             assert isinstance(recipe, Recipe)
             settings = replace(self._settings, recipe=recipe, reader=None)
             own = pool.of(name)

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torch.utils.data import TensorDataset
 
-from fastdata.batches.images import NUMBERED
+from fastdata.loading.fields.images import NUMBERED
 from fastdata.remote.patterns import pattern_of
 from fastdata.text import class_name
 

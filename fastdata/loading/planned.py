@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Sampler
 
-from fastdata.batches.images import Images, NotKnown
 from fastdata.decode.rows import Sizes, sizes_of
 from fastdata.errors import UsageError
+from fastdata.loading.fields.images import Readable, Unreadable
 from fastdata.loading.sampler import find_ranks
 from fastdata.loading.samplers import ResumableSampler
 from fastdata.plan.batches import Plan, SizedBatch
@@ -115,7 +115,9 @@ class PlannedBatches(ResumableSampler, Sampler[list[int]]):
                 f"the loader's dataset has {len(dataset)}",
                 "Make it with the dataset that is given to the loader.",
             )
-        if self.plan.sizes and not isinstance(recognise_any(dataset, self.plan.sizes[0]), NotKnown):
+        if self.plan.sizes and not isinstance(
+            recognise_any(dataset, self.plan.sizes[0]), Unreadable
+        ):
             transforms = list(transforms_of(dataset))
             if not any(isinstance(one, BySize) for one in transforms):
                 raise UsageError(
@@ -348,7 +350,7 @@ def transforms_of(dataset: Any) -> Iterator[Any]:
         yield from (getattr(one, "transform", None), getattr(one, "transforms", None), *further)
 
 
-def recognise_any(dataset: Any, size: tuple[int, int] | None) -> Images | NotKnown:
+def recognise_any(dataset: Any, size: tuple[int, int] | None) -> Readable | Unreadable:
     """Return how fastdata reads a dataset in batches of a size, or of none."""
     # Imported late: all that reads images stands behind it, and what is saved of a plan needs none.
     from fastdata.loading.images import recognise
@@ -386,7 +388,7 @@ def _pieces(
 ) -> Iterator[tuple[int, Columns]]:
     """Yield (first row, columns) of pieces of a dataset."""
     images = recognise_any(dataset, size)
-    if isinstance(images, NotKnown):
+    if isinstance(images, Unreadable):
         raise UsageError(f"fastdata cannot read the dataset: {images.reason}", hint)
     source = images.open(False)
     number = images.numbering(source)
@@ -401,7 +403,7 @@ class Columns(Mapping[str, Any]):
     Those of images are ``width`` and ``height``, int32, in pixels.
     """
 
-    def __init__(self, images: Images, source: Source, rows: npt.NDArray[np.int64]) -> None:
+    def __init__(self, images: Readable, source: Source, rows: npt.NDArray[np.int64]) -> None:
         self._images, self._source, self._rows = images, source, rows
 
     def __getitem__(self, name: str) -> Any:
@@ -441,7 +443,7 @@ class Columns(Mapping[str, Any]):
 
         Raise UsageError if neither the index nor images on this machine have them.
         """
-        widths, heights = sizes_of(self._source, self._rows, self._images.options.limits)
+        widths, heights = sizes_of(self._source, self._rows, self._images.limits)
         _require(
             bool(widths.all()) or self._source.capabilities.local,
             f"{self._source.location}: the sizes of its images are not known, and they are not "

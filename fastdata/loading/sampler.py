@@ -123,7 +123,7 @@ class ShardedSampler(LoadersOwn, DistributedSampler[Any]):
             yield from (draws % self.rows).tolist()
 
 
-class RandomOrder(LoadersOwn, RandomSampler):
+class ShuffledRows(LoadersOwn, RandomSampler):
     """Torch's random order, for a loader whose epoch frameworks may set."""
 
 
@@ -136,7 +136,7 @@ def draws_once(batch_sampler: Any, samples: int) -> bool:
     if type(batch_sampler) is not BatchSampler:
         return False
     sampler: Any = batch_sampler.sampler
-    if type(sampler) in (RandomSampler, RandomOrder):
+    if type(sampler) in (RandomSampler, ShuffledRows):
         return not sampler.replacement and sampler.num_samples <= samples
     return type(sampler) in (SequentialSampler, SequentialOrder, DistributedSampler)
 

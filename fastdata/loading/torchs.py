@@ -44,8 +44,8 @@ def torch_loader(
 ) -> torch.utils.data.DataLoader[Any]:
     """Return torch's loader over the dataset of a `fastdata.DataLoader`, with its arguments.
 
-    ``prefixed``: use the decoder of the `fastdata.batches.samples.NativeSamples`. ``ranks`` split a
-    stream; None for other datasets.
+    ``prefixed``: use the decoder of the `fastdata.loading.fields.samples.NativeSamples`. ``ranks``
+    split a stream; None for other datasets.
     """
     options: dict[str, Any] = {"collate_fn": loader.collate_fn}
     if ranks is not None:

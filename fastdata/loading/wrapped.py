@@ -20,10 +20,11 @@ import pyarrow as pa
 import torch
 from PIL import Image
 
-from fastdata.batches.images import Images, NotKnown, Options, overridden
 from fastdata.decode.folders import SAMPLE_METHODS, own_method
+from fastdata.decode.limits import Limits
 from fastdata.decode.rows import some_sizes
 from fastdata.errors import LEAVE_OUT, SampleError
+from fastdata.loading.fields.images import Readable, Unreadable, overridden
 from fastdata.loading.noticing import remedy
 from fastdata.storage.annotated import Annotated, AnnotatedSource
 from fastdata.storage.fields import MASKS, Field
@@ -249,7 +250,7 @@ def _kind_of(dataset: Any) -> _Kind | None:
     return kind if kind is not None and first in annotated_classes() else None
 
 
-def recognise_annotated(dataset: Any) -> Images | NotKnown | None:
+def recognise_annotated(dataset: Any) -> Readable | Unreadable | None:
     """Return how fastdata reads a dataset with targets, or why it cannot; None for other ones."""
     module: Any = sys.modules.get(_WRAPPER)
     if module is None or not isinstance(dataset, module.VisionDatasetTVTensorWrapper):
@@ -262,22 +263,22 @@ def recognise_annotated(dataset: Any) -> Images | NotKnown | None:
         return overridden(reason)
     if any(getattr(inner, name, None) is not None for name in _TRANSFORMS):
         why = f"transforms of the {class_name(inner)} inside were set after it was wrapped"
-        return NotKnown(why, "Set them on the wrapped dataset.")
+        return Unreadable(why, "Set them on the wrapped dataset.")
     if torch.get_default_dtype() != torch.float32:
-        return NotKnown(
+        return Unreadable(
             "torch's default dtype is not float32", "Leave torch.set_default_dtype out."
         )
     if getattr(inner, "target_type", ["semantic"]) != ["semantic"]:
         why = f"its targets are {' and '.join(inner.target_type)}"
-        return NotKnown(why, 'Take target_type="semantic", whose masks the core moves.')
+        return Unreadable(why, 'Take target_type="semantic", whose masks the core moves.')
     keys = _cells(dataset._wrapper).get("target_keys", ())
     if _is_standard(dataset.transforms):
-        return NotKnown(_ALONE, "Give it transforms=, which takes (image, target).")
+        return Unreadable(_ALONE, "Give it transforms=, which takes (image, target).")
     made_of = _with_dict(inner, kind, keys) if kind.parts is None else _with_parts(inner, kind)
     return _as_images(dataset, inner, kind, *made_of, keys)
 
 
-def _recognise_bare(dataset: Any) -> NotKnown | None:
+def _recognise_bare(dataset: Any) -> Unreadable | None:
     """Return why a dataset with targets has to be wrapped; None for other ones."""
     base = next((one for one in annotated_classes() if isinstance(dataset, one)), None)
     if base is None or dataset.transforms is None:
@@ -290,16 +291,16 @@ def _recognise_bare(dataset: Any) -> NotKnown | None:
     if own:
         # Such as torchvision's CocoCaptions, which derives from CocoDetection.
         theirs = type(dataset) is not base and is_code(type(dataset).__module__)
-        return NotKnown(own, remedy(dataset)) if theirs else overridden(own)
+        return Unreadable(own, remedy(dataset)) if theirs else overridden(own)
     if parts is None:
         alone = getattr(dataset, "transform", None)
         if alone is not None and any(moves for _, moves in movements(alone)):
-            return NotKnown(_ALONE, wrapping_hint(dataset))
+            return Unreadable(_ALONE, wrapping_hint(dataset))
         return None
     why = "its transforms= take masks that are PIL images"
     if _is_standard(dataset.transforms):
         why = "transform= and target_transform= take the image and its mask one by one"
-    return NotKnown(why, wrapping_hint(dataset))
+    return Unreadable(why, wrapping_hint(dataset))
 
 
 _TRANSFORMS = ("transform", "target_transform", "transforms")
@@ -338,7 +339,7 @@ def _as_images(
     annotated: Annotated,
     joint: Joint,
     keys: Collection[str] = (),
-) -> Images:
+) -> Readable:
     """Return how the core reads a dataset that has some files and targets."""
     transforms = dataset.transforms
 
@@ -351,14 +352,24 @@ def _as_images(
         return source
 
     what = f"{type(inner).__name__} of {human_count(len(annotated.samples), 'file')}"
-    options = Options(root, opener(False))
-    sizes = partial(some_sizes, options.source, options.limits)
+    source = opener(False)
+    sizes = partial(some_sizes, source, Limits())
     recipe: Recipe | Refusal = compile_recipe(transforms, None, joint, sizes)
     if transforms is not None and (reason := pillow_changed()):
         recipe = Refusal(f"{reason}. Undo that.")
     files = (type(inner), kind.state(inner), sorted(keys))
-    names = ("image", *joint.targets)
-    return Images(what, dataset, options, opener, transforms, None, recipe, files, fields=names)
+    return Readable(
+        what=what,
+        dataset=dataset,
+        path=root,
+        source=source,
+        open=opener,
+        transform=transforms,
+        joint=True,
+        recipe=recipe,
+        files=files,
+        fields=("image", *joint.targets),
+    )
 
 
 def _is_standard(transforms: Any) -> bool:

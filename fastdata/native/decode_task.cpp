@@ -59,9 +59,8 @@ Status DecodeTask::draw(size_t i) {
   const int64_t width = extents->widths[i], height = extents->heights[i];
   bool small = false;
   const auto draw_for = [&](DecodeTask& task) {
-    uint64_t own = draw_bits(task.key, static_cast<uint64_t>(lookup->numbers[i]));
     const int64_t before = lookup->occurrences.empty() ? 0 : lookup->occurrences[i];
-    if (before > 0) own = draw_bits(own, static_cast<uint64_t>(-1 - before));
+    const uint64_t own = sample_key(task.key, lookup->numbers[i], before);
     Cut& cut = task.samples[i].cut;
     cut = task.geometry->draw(own, std::max<int64_t>(width, 1), std::max<int64_t>(height, 1));
     small = small || cut.too_small;

@@ -1,5 +1,5 @@
-// Random numbers that are pure functions of a key and a draw's number: the twin of
-// fastdata/plan/draws.py, to the bit (tests/test_pixel_programs.py).
+// Random numbers that are pure functions of a key and a draw's number. fastdata/plan/draws.py says
+// which keys there are.
 //
 // SplitMix64: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014.
 #pragma once
@@ -17,6 +17,12 @@ inline uint64_t draw_bits(uint64_t key, uint64_t draw) {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
   return z ^ (z >> 31);
+}
+
+/// The key of a sample, from that of its view. `occurrence`: how often it was drawn before.
+inline uint64_t sample_key(uint64_t view_key, int64_t number, int64_t occurrence) {
+  const uint64_t key = draw_bits(view_key, static_cast<uint64_t>(number));
+  return occurrence > 0 ? draw_bits(key, static_cast<uint64_t>(-1 - occurrence)) : key;
 }
 
 /// In [0, 1), 53 bits.

@@ -27,8 +27,8 @@ The occurrence is
 The generator is SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators,
 OOPSLA 2014): number ``d`` of the stream seeded ``k`` is ``mix(k + (d + 1) * GAMMA)``, with the
 finaliser that Stafford calls variant 13. Keys are made by the same function, level by level.
-All of it is integer arithmetic modulo 2**64 and the same on every platform. The core draws the
-numbers of samples (``native/draws.h``); Python makes the keys.
+All of it is integer arithmetic modulo 2**64 and the same on every platform. The core makes the
+keys, and draws the numbers of samples (``native/draws.h``).
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from fastdata import _native
 from fastdata.errors import UsageError
 
-# The odd integer nearest 2**64 divided by the golden ratio, and variant 13's multipliers.
+# The odd integer nearest 2**64 divided by the golden ratio.
 GAMMA = 0x9E3779B97F4A7C15
-_FIRST = 0xBF58476D1CE4E5B9
-_SECOND = 0x94D049BB133111EB
+# Multipliers and shifts of variant 13.
+_FIRST64, _SECOND64 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_SHIFT27, _SHIFT30, _SHIFT31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
 _BITS = 0xFFFF_FFFF_FFFF_FFFF
-_GAMMA64, _FIRST64, _SECOND64 = np.uint64(GAMMA), np.uint64(_FIRST), np.uint64(_SECOND)
-_SHIFT27, _SHIFT30, _SHIFT31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
 # A child of the key of an epoch: negative, so that no view of samples (0 or more) has it. Orders
 # have -2 to -5 (`fastdata.plan.order`), substitutes -8 (`fastdata.plan.schedule`).
@@ -63,10 +63,7 @@ def child(key: int, number: int) -> int:
 
     Both are ints, taken modulo 2**64, and so is the child. Different numbers give different ones.
     """
-    z = (key + (number + 1) * GAMMA) & _BITS
-    z = ((z ^ (z >> 30)) * _FIRST) & _BITS
-    z = ((z ^ (z >> 27)) * _SECOND) & _BITS
-    return z ^ (z >> 31)
+    return _native.draw_bits(key & _BITS, number & _BITS)
 
 
 def mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -113,15 +110,7 @@ def sample_keys(
     """
     if view < 0:
         raise UsageError(f"view {view} is negative.", "Views are numbered from 0.")
-    z = np.asarray(indices, dtype=np.int64).astype(np.uint64)
-    z *= _GAMMA64
-    z += np.uint64((child(key, view) + GAMMA) & _BITS)
-    mix(z)
-    if occurrences is None:
-        return z
-    # Child number -1 - occurrence: draws are the children from 0 on.
-    again = occurrences.astype(np.uint64)
-    return np.where(again > 0, mix(z - again * _GAMMA64), z)
+    return _native.sample_keys(child(key, view), indices, occurrences)
 
 
 def call_keys(
@@ -143,6 +132,5 @@ def batch_key(
     The first sample tells the batch from others of the epoch, whatever the rank, and however many
     batches were taken before.
     """
-    first = child(child(key, 0), int(indices[0]))
-    again = 0 if occurrences is None else int(occurrences[0])
-    return child(child(first, -1 - again) if again else first, _BATCH)
+    first = sample_keys(key, indices[:1], 0, None if occurrences is None else occurrences[:1])
+    return child(int(first[0]), _BATCH)

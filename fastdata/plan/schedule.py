@@ -146,7 +146,7 @@ def occurrences_within(indices: Indices) -> Indices:
     return occurrences
 
 
-class Schedule:
+class BatchSchedule:
     """Batches of an epoch, with substitutes in the slots of bad samples.
 
     A substitute is a pure function of (key, draw of the bad sample, number of the try) and of the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
@@ -11,28 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fastdata.errors import FastdataError
 
 if TYPE_CHECKING:
-    import asyncio
-
     import fsspec
-
-
-#: Requests that threads wait for.
-_AWAITED: set[Future[Any]] = set()
-
-
-def awaited(request: Future[Any]) -> Any:
-    """Wait for a request; raise CancelledError if the interpreter ends."""
-    _AWAITED.add(request)
-    try:
-        return request.result()
-    finally:
-        _AWAITED.discard(request)
-
-
-def cancel_awaited() -> None:
-    """Cancel all requests that threads wait for: the interpreter ends."""
-    for request in tuple(_AWAITED):  # a copy in one step, as threads add others
-        request.cancel()
 
 
 class AbandonedError(FastdataError):
@@ -84,8 +64,6 @@ class Abandon:
         loop: asyncio.AbstractEventLoop,
         seconds: float,
     ) -> Any:
-        import asyncio  # imported late: every remote module imports this one
-
         async def limited() -> Any:
             return await asyncio.wait_for(work(), seconds)
 

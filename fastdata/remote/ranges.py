@@ -6,11 +6,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from fastdata.errors import FastdataError, OutageError
 from fastdata.storage.checksum import crc32c
 
 if TYPE_CHECKING:
     from fastdata import _native
-    from fastdata.errors import FastdataError
     from fastdata.storage.source import Source
 
 #: Most bytes between merged neighbours, as a part of the bytes needed.
@@ -172,3 +172,10 @@ def attach_fetched(
             what = f"sample {row} ({source.key(row)}): {found.what}"
             failed[slot] = type(found)(what, found.hint)
     return failed
+
+
+def raise_outage(failed: Mapping[int, FastdataError]) -> None:
+    """Raise the first OutageError among the errors of samples, which may be intact."""
+    for error in failed.values():
+        if isinstance(error, OutageError):
+            raise error

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastdata.errors import RemoteError
-from fastdata.remote.abandoning import awaited
+from fastdata.executors import awaited
 from fastdata.remote.answers import SLOWEST, asking, require_length
 from fastdata.remote.drivers import open_filesystem
 from fastdata.remote.options import RemoteOptions

@@ -7,7 +7,7 @@ the core: tests compare both with the original libraries.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,20 +21,10 @@ from fastdata.transforms import geometry
 from fastdata.transforms.checks import MaskFill
 from fastdata.transforms.forms import Form, in_form
 from fastdata.transforms.geometry import SMALL_HINT, Cuts, render, rendered
+from fastdata.transforms.identity import is_ours
 from fastdata.transforms.joint import Joint
-from fastdata.transforms.outcomes import Declined, Output
-from fastdata.transforms.reading import (
-    RETURNED,
-    Fills,
-    Fixed,
-    Libraries,
-    Offered,
-    Reading,
-    Step,
-    flat,
-    is_ours,
-    views_of,
-)
+from fastdata.transforms.outcomes import Declined, Libraries, Output
+from fastdata.transforms.reading import Fills, Fixed, Reading, Step, calls_of, flat, views_of
 from fastdata.transforms.tree import Builder, native_program
 
 
@@ -107,9 +97,9 @@ class Filling(Transform):
         return fill, fill[0] if self.mask_fill is None else self.mask_fill
 
     def unfit(self, reading: Reading) -> Declined | None:
-        if reading.has_masks and self.mask_fill is None and self.colours:
+        if reading.masks and self.mask_fill is None and self.colours:
             return Declined("its fill is a colour, and masks are numbers", _MASK_FILL)
-        if reading.converts_masks and self.fills[1] > 255:
+        if self.fills[1] > 255 and any(mask.dtype for mask in reading.masks):
             return Declined("its fill may fit into masks only once they are converted")
         return super().unfit(reading)
 
@@ -160,16 +150,18 @@ def read(
     """
     items = list(flat(transform, True, libraries))
     own = isinstance(transform, Step)
+    pil = Reading(libraries, joint, fixed=size)
+    begun = {True: replace(pil, kind="own"), False: pil}
     if joint is not None:  # which several views do not have
-        return [Reading(items, own, size, libraries, joint)], [], None
+        return [begun[own].after(items)], [], None
     at = next((n for n, (one, _) in enumerate(items) if views_of(one, libraries) is not None), None)
     makes = None if at is None else views_of(items[at][0], libraries)
     if at is None or makes is None:
-        return [Reading(items, own, size, libraries)], [], None
-    before = Reading(items[:at], own, size, libraries)
-    shared = [*before.steps, *before.pixels, *before.erasures]
+        return [begun[own].after(items)], [], None
+    before = begun[own].after(items[:at])
+    shared = (*before.steps, *before.pixels, *before.erasures)
     if makes.crops and any(step.is_random for step in shared):
-        return [Reading(items, own, size, libraries)], [], None
+        return [begun[own].after(items)], [], None
     # Crops of torchvision's are still in the form that it was given: a PIL image, or a tensor.
     ours = True if makes is items[at][0] else None
     form: Form = makes.form
@@ -181,32 +173,25 @@ def read(
         form = makes.form if ours else tuple(range(len(pipelines)))
     else:
         pipelines = [list(flat(view, True, libraries)) for view in makes.transforms]
-        given = makes is transform and is_ours(transform)
-        kept = [isinstance(view, Step) if given else own for view in makes.transforms]
+        alone = makes is transform and is_ours(transform)
+        kept = [isinstance(view, Step) if alone else own for view in makes.transforms]
 
     def readings(pipelines: list[list[Any]], kept: list[bool]) -> list[Reading]:
-        found = [
-            Reading([*items[:at], *pipeline], own, size, libraries)
+        return [
+            replace(begun[own], shared=shared).after([*items[:at], *pipeline])
             for pipeline, own in zip(pipelines, kept, strict=True)
         ]
-        for reading in found:
-            reading.shared = shared
-        return found
 
     views = readings(pipelines, kept)
-    tail = [
-        one.original if isinstance(one, Offered) else one
-        for one, _ in items[at + 1 :]
-        if one is not RETURNED
-    ]
+    tail = list(calls_of(items[at + 1 :]))
     while tail and (followed := libraries.follow(tail[0], form)) is not None:
         made, after = followed
         longer = [[*pipelines[n], *flat(steps, False, libraries)] for n, steps in made]
         whose = [kept[number] for number, _ in made]
-        further = readings(longer, whose)
-        if any(view.tail for view in further):
+        longer_views = readings(longer, whose)
+        if any(view.tail for view in longer_views):
             break
-        views, pipelines, kept, form, tail = further, longer, whose, after, tail[1:]
+        views, pipelines, kept, form, tail = longer_views, longer, whose, after, tail[1:]
     return views, tail, form
 
 
@@ -298,15 +283,10 @@ def _augment(
         ) from None
     dtype = "uint8" if output.dtype == "uint8" else "float32"
     out: npt.NDArray[Any] = np.empty((1, new_height, new_width, output.channels), dtype)
-    job = _native.Job(
-        [image],
-        out=out,
-        dtype=dtype,
-        mean=output.mean,
-        std=output.std,
-        program=program,
-        cuts=cuts,
+    view = _native.Rendering(
+        out, dtype=dtype, mean=output.mean, std=output.std, cuts=cuts, program=program
     )
+    job = _native.DecodeJob([image], [view])
     job.run()
     if failures := job.failures():
         _, code, detail, _ = failures[0]

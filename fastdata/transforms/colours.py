@@ -12,7 +12,7 @@ from fastdata.text import human_size
 from fastdata.transforms import checks
 from fastdata.transforms.base import ByChance, Transform, range_words
 from fastdata.transforms.checks import Probability, Range, number_from, range_from, whole_from
-from fastdata.transforms.nodes import Random
+from fastdata.transforms.nodes import DrawnNumber
 from fastdata.transforms.tree import Builder
 
 _FACTORS = ("brightness", "contrast", "saturation")
@@ -311,7 +311,7 @@ class PillowBlur(ByChance):
         return f"Pillow's blur, radius {range_words(self.radius)}"
 
     def emit_always(self, tree: Builder) -> None:
-        tree.call("box_blur", Random("uniform_double", *self.radius).number(tree))  # type: ignore[misc]
+        tree.call("box_blur", DrawnNumber("uniform_double", *self.radius).number(tree))  # type: ignore[misc]
 
 
 @dataclass(frozen=True)

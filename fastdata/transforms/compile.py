@@ -45,21 +45,38 @@ from fastdata.transforms.base import misplaced, read
 from fastdata.transforms.checks import require_objects
 from fastdata.transforms.forms import Form, Stack, in_form, leaves
 from fastdata.transforms.geometry import Cuts
-from fastdata.transforms.identity import composed, derived, fresh_look, name_in, name_of, override
+from fastdata.transforms.identity import (
+    composed,
+    derived,
+    fresh_look,
+    is_ours,
+    name_in,
+    name_of,
+    offers,
+    override,
+)
 from fastdata.transforms.joint import Joint, Moved
-from fastdata.transforms.outcomes import NOT_KNOWN, Declined, Found, Output, Refusal, Unknown
+from fastdata.transforms.outcomes import (
+    NOT_KNOWN,
+    Declined,
+    Libraries,
+    Output,
+    Refusal,
+    Translation,
+    Unknown,
+    as_tuple,
+    tensor_image,
+)
 from fastdata.transforms.output import Normalize
 from fastdata.transforms.reading import (
     RETURNED,
-    Libraries,
+    Holder,
     Reading,
     Several,
     Step,
     flat,
-    is_ours,
-    offers,
     plain,
-    tensor_image,
+    title_of,
     views_of,
 )
 from fastdata.transforms.schedule import Varying
@@ -118,13 +135,12 @@ class Program:
         cuts = targets.cut(geometry.compiled(self.steps), keys)
         return cuts, Moved(*targets.after(keys, native_program(self.pixels)))
 
-    def batch_options(self, cuts: Cuts) -> dict[str, Any]:
-        """Return keyword arguments of `fastdata.decode.decode_batch` for rows of :meth:`draw`."""
+    def batch_options(self) -> dict[str, Any]:
+        """Return keyword arguments of `_native.Rendering`, for ``cuts`` of :meth:`draw`."""
         return {
             "dtype": self.output.dtype,
             "mean": self.output.mean,
             "std": self.output.std,
-            "cuts": cuts,
             "program": native_program(self.pixels) if self.changes_canvas else None,
             "fill": self.fill,
         }
@@ -261,12 +277,14 @@ class _Libraries(Libraries):
         # That of v2 calls its function with each view by itself.
         if name_in(transform, "torchvision.transforms") == "Lambda" and offers(transform.lambd):
             found = (transform.lambd,)
-        return lightly.parts(transform) if found is None else found
+        if found is None:
+            found = lightly.parts(transform)
+        return super().parts(transform) if found is None else found
 
     def views(self, transform: Any) -> Several | None:
         return torchvision.views(transform) or lightly.views(transform)
 
-    def translate(self, transform: Any, kind: str, dtype: str) -> Found:
+    def translate(self, transform: Any, kind: str, dtype: str) -> Translation:
         if reason := override(transform):
             return Declined(reason)
         if type(transform).__module__.startswith("albumentations."):
@@ -289,9 +307,6 @@ class _Libraries(Libraries):
             return [(number, [transform]) for number in sorted(numbers)], form
         return functions.follow(transform, form)
 
-    def name_of(self, transform: Any) -> str:
-        return super().name_of(transform) if isinstance(transform, Step) else name_of(transform)
-
     def knows(self, transform: Any) -> bool:
         """Return whether fastdata can translate a transform of this type."""
         found = _translated(transform, "pil", "uint8", self._others)
@@ -299,7 +314,7 @@ class _Libraries(Libraries):
         return known or offers(transform) or torchvision.is_known(transform)
 
 
-_Translator: TypeAlias = "Callable[[Any, str, str], Found | None]"
+_Translator: TypeAlias = "Callable[[Any, str, str], Translation | None]"
 _OTHERS: tuple[_Translator, ...] = (
     *(timm.translate, open_clip.translate, lightly.translate),
     *(transformers.translate, functions.translate),
@@ -312,7 +327,7 @@ _ALBUMENTATIONS = Declined(
 
 def _translated(
     transform: Any, kind: str, dtype: str, translators: Sequence[_Translator]
-) -> Found | None:
+) -> Translation | None:
     """Return the first translation of a transform; None if no library has it."""
     try:
         for translate in translators:
@@ -427,7 +442,7 @@ def movements(transform: Any) -> list[tuple[str, bool | None]]:
     with fresh_look():
         items = plain(flat(transform, True, LIBRARIES))
         steps = [one for one, _ in items if one is not RETURNED]
-        return [(LIBRARIES.name_of(one), _moves(one)) for one in steps]
+        return [(title_of(one), _moves(one)) for one in steps]
 
 
 def _moves(transform: Any) -> bool | None:
@@ -440,13 +455,12 @@ def _moves(transform: Any) -> bool | None:
                 break
     if isinstance(found, Declined):
         return found.moves
-    steps = found if isinstance(found, tuple) else (found,)
     several: list[bool | None] = []
-    for step in steps:
-        if isinstance(step, Step):
-            held = step.transforms if isinstance(step, Several) else step.parts
-            several += [moves for part in held for _, moves in movements(part)]
-            several += [] if held else [step.moves_pixels]
+    for step in as_tuple(found):
+        if isinstance(step, (Holder, Several)):
+            several += [moves for part in step.transforms for _, moves in movements(part)]
+        elif isinstance(step, Step):
+            several.append(step.moves_pixels)
     return True if True in several else None if None in several else False
 
 
@@ -496,7 +510,7 @@ def _refusal(view: Reading, sizes: GetSizes | None = None) -> str:
         differ, crops = _advised(view.steps, after, sizes)
         return f"The images {differ} batch: {lists}add {crops}, or use a Resize to (height, width)."
     first, why = view.tail[0], view.why
-    name = LIBRARIES.name_of(first)
+    name = title_of(first)
     if view.fails:
         return f"{name} cannot be done here: {why}."
     words = f"{name} comes before the images have one size: {why}."
@@ -531,7 +545,7 @@ def _unknown(
         found = LIBRARIES.translate(transform, "pil", "uint8")
         why = found if isinstance(found, Declined) and not found.known else NOT_KNOWN
     advice = f"{why.advice[:1].upper()}{why.advice[1:]}." if why.advice else ""
-    name = LIBRARIES.name_of(transform)
+    name = title_of(transform)
     unknown = transform if why.culprit is None else why.culprit
     if hint := _hint(unknown) or advice:
         return Unknown(name, str(why), hint)

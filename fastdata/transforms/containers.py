@@ -18,7 +18,7 @@ from fastdata.transforms.base import Transform, call
 from fastdata.transforms.checks import Transforms
 from fastdata.transforms.compile import read_pipeline
 from fastdata.transforms.forms import in_form
-from fastdata.transforms.nodes import Apply, Arranged, Choice, Order
+from fastdata.transforms.nodes import Apply, Arranged, ChosenStep, ShuffledSteps
 from fastdata.transforms.reading import Chain
 
 
@@ -54,7 +54,7 @@ class RandomApply(Apply, _Container):
 
 
 @dataclass(frozen=True)
-class RandomChoice(Choice, _Container):
+class RandomChoice(ChosenStep, _Container):
     """Do one of several transforms.
 
     Attributes:
@@ -64,7 +64,7 @@ class RandomChoice(Choice, _Container):
 
 
 @dataclass(frozen=True)
-class RandomOrder(Order, _Container):
+class RandomOrder(ShuffledSteps, _Container):
     """Do several transforms in a random order.
 
     Attributes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 from fastdata.transforms import checks
@@ -41,8 +41,7 @@ class _Cropping(Sized):
         """Return whether it is larger than images of a size."""
         return self.target[0] > size[0] or self.target[1] > size[1]
 
-    @property
-    def moves(self) -> bool:
+    def works_on_floats(self, normalised: bool) -> bool:
         return not self.pads or self.adds_zeros
 
     def may_pad(self, size: Fixed) -> bool:
@@ -56,18 +55,18 @@ class _Cropping(Sized):
         too_large = not self.pads and self.exceeds(size)
         return "it is larger than the images, and may not pad them" if too_large else ""
 
-    def cut(self, reading: Reading) -> bool:
+    def cut(self, reading: Reading) -> Reading | None:
         if reading.fixed is not None and self.misfit(reading.fixed):
-            return False
-        if self.may_pad(reading.fixed) and not _pads(self, reading):
-            return False
-        reading.fixed, reading.cropped = self.target, True
-        reading.add_geometry(self)
-        return True
+            return None
+        padded = _padded(self, reading)
+        return padded and padded.resized(self, self.target, cropped=True)
 
 
-def _pads(step: Any, reading: Reading) -> bool:
-    return reading.pad(step.fills, step.padding_mode)
+def _padded(step: Any, reading: Reading) -> Reading | None:
+    """Return the reading where a step may pad; None if the geometry cannot."""
+    if not step.may_pad(reading.fixed):
+        return reading
+    return reading.padded(step.fills, step.padding_mode)
 
 
 @dataclass(frozen=True)
@@ -189,8 +188,7 @@ class RandomCrop(Filling, _Cropping):
         """Whether it pads every image."""
         return any(self.padding)  # type: ignore[arg-type]
 
-    @property
-    def moves(self) -> bool:
+    def works_on_floats(self, normalised: bool) -> bool:
         return self.adds_zeros or not (self.pads or self.pads_all)
 
     def unfit(self, reading: Reading) -> Declined | None:
@@ -230,11 +228,12 @@ class _Flip(ByChance):
     is_geometry = True
     draws_geometry: ClassVar[bool] = True
     any_floats = True
-    moves = True
 
-    def cut(self, reading: Reading) -> bool:
-        reading.steps.append(self)
+    def works_on_floats(self, normalised: bool) -> bool:
         return True
+
+    def cut(self, reading: Reading) -> Reading | None:
+        return reading.with_geometry(self)
 
 
 @dataclass(frozen=True)
@@ -291,13 +290,11 @@ class Pad(Filling):
         left, top, right, bottom = self.padding  # type: ignore[misc]
         return size and (size[0] + left + right, size[1] + top + bottom)
 
-    def cut(self, reading: Reading) -> bool:
-        if any(self.padding):  # type: ignore[arg-type]
-            if not _pads(self, reading):
-                return False
-            reading.fixed = self.size_after(reading.fixed)
-            reading.add_geometry(self)
-        return True
+    def cut(self, reading: Reading) -> Reading | None:
+        if not any(self.padding):  # type: ignore[arg-type]
+            return reading
+        padded = reading.padded(self.fills, self.padding_mode)
+        return padded and padded.resized(self, self.size_after(reading.fixed))
 
     def geometry(self) -> Cut:
         return "pad", self.padding  # type: ignore[return-value]
@@ -332,16 +329,12 @@ class _ToSize(Filling, Sized):
     def may_pad(self, size: Fixed) -> bool:
         return size is None or self.target[0] > size[0] or self.target[1] > size[1]
 
-    @property
-    def moves(self) -> bool:
+    def works_on_floats(self, normalised: bool) -> bool:
         return (self.fill, self.padding_mode) == _ZEROS
 
-    def cut(self, reading: Reading) -> bool:
-        if self.may_pad(reading.fixed) and not _pads(self, reading):
-            return False
-        reading.fixed = self.size_after(reading.fixed)
-        reading.add_geometry(self)
-        return True
+    def cut(self, reading: Reading) -> Reading | None:
+        padded = _padded(self, reading)
+        return padded and padded.resized(self, self.size_after(reading.fixed))
 
 
 @dataclass(frozen=True)
@@ -385,11 +378,9 @@ class FixedSizeCrop(_ToSize):
     def words(self) -> str:
         return f"random crop of {self.dimensions}, padded"
 
-    def cut(self, reading: Reading) -> bool:
-        if not super().cut(reading):
-            return False
-        reading.cropped = True
-        return True
+    def cut(self, reading: Reading) -> Reading | None:
+        after = super().cut(reading)
+        return after and replace(after, cropped=True)
 
 
 @dataclass(frozen=True)

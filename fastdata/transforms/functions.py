@@ -14,7 +14,7 @@ from typing import Any
 
 from fastdata.transforms.forms import Form, Stack, leaves
 from fastdata.transforms.identity import name_in
-from fastdata.transforms.outcomes import Conversion, Found, on_pil
+from fastdata.transforms.outcomes import Conversion, Translation, on_pil
 
 #: Imports that change how the interpreter compiles ``torch.stack``, if they stand in the same file,
 #: or in the same cell of a notebook.
@@ -59,7 +59,7 @@ _ALL = (object,)
 MODULES = ("torchvision.transforms", "torchvision.transforms.v2")
 
 
-def translate(transform: Any, kind: str, dtype: str) -> Found | None:
+def translate(transform: Any, kind: str, dtype: str) -> Translation | None:
     """Translate a script's function of one image, as `Libraries.translate`; None for others."""
     function = _function(transform)
     if function is None:

@@ -1,4 +1,4 @@
-"""Recognition of other libraries' classes and functions, by identity.
+"""Recognition of other libraries' classes and functions by identity; and of ``__fastdata__``.
 
 A class is a library's if the library's module has it under its name, and if the functions that
 define it, and those of the modules that it uses, were made in a library's module. An object of the
@@ -19,11 +19,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from inspect import getattr_static
+from inspect import getattr_static, isroutine
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 from PIL import Image
+
+from fastdata.errors import UsageError
+from fastdata.text import class_name
 
 #: Modules that decide what a library's transforms and datasets do, each with its submodules.
 _CODE = (
@@ -77,6 +80,10 @@ _IGNORED = frozenset(
 #: Beginnings of names that torch.compile adds to modules whose functions it compiles.
 _COMPILED = ("__builtins_dict__", "__compiled_fn_", "__import_", "__resume_at_")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+#: Methods that decide what an object of a script, or of a class of torchvision's, does.
+_CALLED = frozenset(
+    ("__call__", "_get_params", "_transform", "forward", "get_params", "make_params")
+)
 _MISSING = object()
 _CACHED = type(functools.lru_cache(len))
 
@@ -186,6 +193,80 @@ def _own(thing: Any) -> dict[str, Any]:
     """Return an object's attributes, without those of its class."""
     own: dict[str, Any] = getattr(thing, "__dict__", {})
     return own
+
+
+def is_ours(transform: Any) -> bool:
+    """Return whether it is a step; a class that a script derives from one may do anything."""
+    kind = type(transform)
+    return kind.__module__.startswith("fastdata.") and hasattr(kind, "emit")
+
+
+def offers(transform: Any) -> bool:
+    """Return whether an object of a script has ``__fastdata__``.
+
+    One that ``__getattr__`` delegates or ``functools.wraps`` copied does not count, nor one that is
+    inherited past an override of the call.
+    """
+    function = transform.__func__ if isinstance(transform, MethodType) else transform
+    method = getattr_static(function, "__fastdata__", None)
+    wrapped = getattr_static(function, "__wrapped__", None)
+    if method is None or method is getattr_static(wrapped, "__fastdata__", None):
+        return False
+    kinds = (transform if isinstance(transform, type) else type(transform)).__mro__
+    if "__fastdata__" in getattr(transform, "__dict__", {}):
+        return True
+    if override(transform):
+        return False
+    for names in map(vars, kinds):
+        # A class may keep its pipeline under the name transform.
+        own = _CALLED.intersection(names) or isroutine(names.get("transform"))
+        if own or "__fastdata__" in names:
+            return "__fastdata__" in names
+    return True
+
+
+def offered(transform: Any) -> Any:
+    """Return the transform that a transform's ``__fastdata__`` returns; None if it has none.
+
+    Raise UsageError if that is no transform of fastdata.
+    """
+    if not offers(transform):
+        return None
+    name = _qualified(transform)
+    if isinstance(transform, type):
+        raise UsageError(f"{name} is a class, not a transform", f"Give an object: {name}(…).")
+    if is_ours(transform.__fastdata__) or not callable(transform.__fastdata__):
+        kind = type(transform.__fastdata__).__name__
+        raise UsageError(
+            f"{name}.__fastdata__ is a {kind}, not a function",
+            "Make it a method or a function without arguments that returns a transform.",
+        )
+    instead = transform.__fastdata__()
+    if not is_ours(instead):
+        raise UsageError(
+            f"{name}.__fastdata__() returned a {class_name(instead)}",
+            "Return one of fastdata.transforms, such as fastdata.transforms.Compose([…]), which "
+            "may hold others.",
+        )
+    return instead
+
+
+@contextmanager
+def reporting_loops(transform: Any) -> Iterator[None]:
+    """Report a transform that holds itself, as RecursionError of the block says."""
+    try:
+        yield
+    except RecursionError:
+        name = _qualified(transform)
+        raise UsageError(
+            f"{name}.__fastdata__() returned a transform that holds this {name} itself",
+            "Return the steps that do the same.",
+        ) from None
+
+
+def _qualified(transform: Any) -> str:
+    """Return the name of a script's function, or of an object's class."""
+    return getattr(transform, "__qualname__", type(transform).__qualname__)
 
 
 def composed(transform: Any) -> tuple[Any, ...] | None:

@@ -12,13 +12,13 @@ from typing import Any
 from fastdata.transforms.colours import PillowBlur, RandomSolarize
 from fastdata.transforms.identity import is_code, name_in, override
 from fastdata.transforms.nodes import Apply, Arranged, Operation
-from fastdata.transforms.outcomes import Conversion, Found, on_pil
+from fastdata.transforms.outcomes import Conversion, Translation, on_pil
 from fastdata.transforms.reading import Several
 
 _PACKAGE = "lightly.transforms"
 
 
-def translate(transform: Any, kind: str, dtype: str) -> Found | None:
+def translate(transform: Any, kind: str, dtype: str) -> Translation | None:
     """Translate one of lightly's, as `Libraries.translate`; None for anything else."""
     translator = _TRANSLATORS.get(name_in(transform, _PACKAGE))
     return translator(transform, kind, dtype) if translator else None
@@ -48,23 +48,23 @@ _CALLERS = [f"{_PACKAGE}.{name}_transform" for name in _OF_VIEWS]
 _CALLERS.append(f"{_PACKAGE}.torchvision_v2_compatibility")
 
 
-def _rotation(transform: Any) -> Found:
+def _rotation(transform: Any) -> Translation:
     # Nearest, of the same size, about the centre, black around it.
     rotation = Operation("rotate", (float(transform.angle), *(0,) * 9))
     return Apply((rotation,), transform.prob)
 
 
-def _by_chance(make: Callable[[Any], Found]) -> Callable[[Any, str, str], Found]:
+def _by_chance(make: Callable[[Any], Translation]) -> Callable[[Any, str, str], Translation]:
     """Return a translator of lightly's transforms; with probability 0, they do nothing."""
     on_images = on_pil(make)
 
-    def translator(transform: Any, kind: str, dtype: str) -> Found:
+    def translator(transform: Any, kind: str, dtype: str) -> Translation:
         return Conversion() if transform.prob <= 0 else on_images(transform, kind, dtype)
 
     return translator
 
 
-_TRANSLATORS: dict[str, Callable[[Any, str, str], Found]] = {
+_TRANSLATORS: dict[str, Callable[[Any, str, str], Translation]] = {
     "GaussianBlur": _by_chance(lambda one: PillowBlur(tuple(one.sigmas), one.prob)),
     "RandomRotate": _by_chance(_rotation),
     "RandomSolarization": _by_chance(lambda one: RandomSolarize(one.threshold, one.prob)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,14 @@ from fastdata import _native
 from fastdata.errors import UsageError
 from fastdata.transforms.checks import Probability, Transforms, numbers
 from fastdata.transforms.forms import Form
+from fastdata.transforms.identity import is_ours
 from fastdata.transforms.outcomes import Declined
-from fastdata.transforms.reading import Chain, Fixed, Holder, Reading, Several, Step, is_ours
+from fastdata.transforms.reading import Chain, Fixed, Holder, Reading, Several, Step
 from fastdata.transforms.tree import Builder, Number
 
 
 @dataclass(frozen=True)
-class Random:
+class DrawnNumber:
     """A value of an `Operation` that is drawn: a `Number` without its draws.
 
     ``kind`` is ``constant``, ``uniform_double``, ``normal``, of a and b as struct Value has them;
@@ -49,14 +50,14 @@ class Operation(Step):
     """One node of the tree: an operation of the core, or a kind of leaf, and its values."""
 
     name: str
-    values: tuple[float | Random, ...] = ()
+    values: tuple[float | DrawnNumber, ...] = ()
 
     @property
     def words(self) -> str:
         return self.name.replace("_", " ")
 
     def emit(self, tree: Builder) -> None:
-        values = [one.number(tree) if isinstance(one, Random) else one for one in self.values]
+        values = [one.number(tree) if isinstance(one, DrawnNumber) else one for one in self.values]
         if self.name in _native.OPERATIONS:
             tree.call(self.name, *values)
         else:
@@ -88,10 +89,12 @@ class Apply(Holder):
     def words(self) -> str:
         return f"with p {self.p:g} {self.either(', ')}"
 
-    def cut(self, reading: Reading) -> bool:
+    def cut(self, reading: Reading) -> Reading | None:
         only: Any = self.transforms[0] if len(self.transforms) == 1 else None
-        step = only.by_chance(self.p) if is_ours(only) else None
-        return step is not None and step.unfit(reading) is None and step.cut(reading)
+        if not is_ours(only) or not only.needs_boxes or only.unfit(reading) is not None:
+            return None
+        step: Step = replace(only, p=only.p * self.p)
+        return step.cut(reading)
 
     def channels_after(self, channels: int) -> int | None:
         return channels if super().channels_after(channels) == channels else None
@@ -103,7 +106,7 @@ class Apply(Holder):
 
 
 @dataclass(frozen=True)
-class Choice(Holder):
+class ChosenStep(Holder):
     """One of several steps; see `RandomChoice`."""
 
     transforms: Transforms
@@ -134,7 +137,7 @@ class Choice(Holder):
 
 
 @dataclass(frozen=True)
-class Order(Holder):
+class ShuffledSteps(Holder):
     """Several steps in a random order; see `RandomOrder`."""
 
     transforms: Transforms
@@ -149,7 +152,7 @@ class Order(Holder):
 
 
 @dataclass(frozen=True)
-class Sample(Holder):
+class SampledSteps(Holder):
     """``count`` of several steps, none of them twice, one after the other; each is one node.
 
     At least ``count`` weights are above 0, none below.
@@ -170,7 +173,7 @@ class Sample(Holder):
 
 
 @dataclass(frozen=True)
-class Mixture(Holder):
+class MixedSteps(Holder):
     """The image mixed with the results of several steps, with random weights.
 
     No step changes the size. ``concentration`` of the weights' Dirichlet distributions is above 0,

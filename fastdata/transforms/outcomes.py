@@ -1,11 +1,13 @@
-"""Outcomes of reading transforms: why one is declined, a conversion, the format of all."""
+"""Outcomes of reading transforms, and the interface of the libraries that they are from."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
+
+from fastdata.transforms.forms import Form
 
 #: One value a channel.
 Values: TypeAlias = tuple[float, ...]
@@ -75,7 +77,43 @@ class Conversion:
 
 
 #: A `Step`, a `Conversion`, a tuple of these in their order; or `Declined`.
-Found: TypeAlias = "Any"
+Translation: TypeAlias = "Any"
+
+
+def as_tuple(translation: Translation) -> tuple[Any, ...]:
+    """Return the parts of a translation."""
+    return translation if isinstance(translation, tuple) else (translation,)
+
+
+class Libraries:
+    """Transforms of other libraries; here there is none, as a single step needs no other."""
+
+    def parts(self, transform: Any) -> Sequence[Any] | None:
+        """Return the transforms that one calls one after the other; None: it is no such thing."""
+        # A class of lists may have a __call__ of its own.
+        listed = isinstance(transform, (list, tuple)) and not callable(transform)
+        return transform if listed else None
+
+    def views(self, transform: Any) -> Any:
+        """Return the `Several` that does what a transform does; None: it makes one view."""
+        return None
+
+    def translate(self, transform: Any, kind: str, dtype: str) -> Translation:
+        """Translate a transform; its argument is of a kind, as in `Reading`, and dtype."""
+        return NOT_KNOWN
+
+    def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
+        """Translate a transform that takes views in a form, each view by itself.
+
+        Return for each view of the result the view it is made of, and its steps; and the result's
+        form. None: the transform is not known.
+        """
+        return None
+
+
+def tensor_image() -> Any:
+    """Return the class of torchvision's image tensors; None where torchvision is not in use."""
+    return getattr(sys.modules.get("torchvision.tv_tensors"), "Image", None)
 
 
 def default_floats() -> Conversion | Declined:
@@ -89,10 +127,10 @@ def to_tensor(transform: Any, kind: str, dtype: str) -> Conversion | Declined:
     return Conversion() if kind in ("tensor", "image") else default_floats()
 
 
-def on_pil(make: Callable[[Any], Found]) -> Callable[[Any, str, str], Found]:
+def on_pil(make: Callable[[Any], Translation]) -> Callable[[Any, str, str], Translation]:
     """Return a translator that declines tensors: the arithmetic is known for PIL images only."""
 
-    def translator(transform: Any, kind: str, dtype: str) -> Found:
+    def translator(transform: Any, kind: str, dtype: str) -> Translation:
         return make(transform) if kind in ("pil", "own") else ON_PIL_ONLY
 
     return translator
@@ -136,6 +174,6 @@ class Refusal(NamedTuple):
     unequal: Any = None
 
 
-def of_any_size(recipe: Any) -> Any:
+def without_fixed_size(recipe: Any) -> Any:
     """Return a recipe, or its refusal, where images of a batch may have different sizes."""
     return recipe.unequal or recipe if isinstance(recipe, Refusal) else recipe

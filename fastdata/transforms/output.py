@@ -58,8 +58,8 @@ class Normalize(Transform):
             )
         self._keep(dtype=dtype)
 
-    def read(self, reading: Reading) -> Declined | None:
-        return reading.normalise(tuple(self.mean), tuple(self.std), self.dtype)
+    def read(self, reading: Reading) -> Reading | Declined:
+        return reading.normalised(tuple(self.mean), tuple(self.std), self.dtype)
 
 
 def _value(who: str, name: str, given: Any) -> Any:
@@ -106,7 +106,7 @@ class RandomErasing(Transform):
     count: Annotated[int | tuple[int, int], _count] = field(default=1, kw_only=True)
     in_double: bool = field(default=False, kw_only=True)
 
-    def read(self, reading: Reading) -> Declined | None:
+    def read(self, reading: Reading) -> Reading | Declined:
         values: Any = self.value
         noise, deviations = "", None
         if isinstance(values, str):
@@ -117,8 +117,8 @@ class RandomErasing(Transform):
             return Declined("its values are not from 0 to 255")
         if reading.channels == 1 and len(set(values)) > 1:
             return Declined("its value is a colour, and the image has one channel")
-        reading.erasures.append(Erasure(self, values, deviations, noise))
-        return None
+        erasure = Erasure(self, values, deviations, noise)
+        return replace(reading, erasures=(*reading.erasures, erasure))
 
     @classmethod
     def from_torchvision(cls, transform: Any, version: int) -> Step | Declined:

@@ -1,40 +1,34 @@
-"""The interface of a step, and `Reading`, which collects steps into programs for the core.
+"""The interface of a step, and `Reading`, which folds steps into programs for the core.
 
-A step tells the reading what it does; the reading keeps what the pipeline would have in hand. So
-neither knows the other's classes: steps are in `crops`, `colours` and others, and transforms of
-other libraries come in through `Libraries`.
+A step says what the pipeline has in hand after it; the reading keeps that. So neither knows the
+other's classes: steps are in `crops`, `colours` and others, and transforms of other libraries come
+in through `Libraries`.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from inspect import getattr_static, isroutine
-from itertools import starmap
-from types import MethodType
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from fastdata.errors import UsageError
-from fastdata.text import class_name
 from fastdata.transforms.checks import checked
 from fastdata.transforms.forms import Form
-from fastdata.transforms.identity import override
-from fastdata.transforms.joint import CONVERTED, Joint
+from fastdata.transforms.identity import is_ours, name_of, offered, reporting_loops
+from fastdata.transforms.joint import CONVERTED, Joint, Target
 from fastdata.transforms.outcomes import (
     HAS_TENSOR,
     IN_OUR_COMPOSE,
     NOT_KNOWN,
     Conversion,
     Declined,
-    Found,
+    Libraries,
     Output,
     Values,
+    as_tuple,
+    tensor_image,
 )
 from fastdata.transforms.tree import Builder, Bytes, tree_of
 
@@ -44,40 +38,42 @@ Fixed: TypeAlias = "tuple[int, int] | None"
 #: A step's name and values in ``native/geometry/geometry.h``.
 Cut: TypeAlias = tuple[str, Sequence[float]]
 
-#: What lies outside an image, R, G, B, 0 to 255; and outside a mask.
+#: Colour outside an image, R, G, B, 0 to 255; and value outside a mask.
 Fills: TypeAlias = tuple[tuple[int, int, int], int]
 
 #: Mark of a nested Compose's end, where it returns a tensor.
 RETURNED = object()
 
+#: A transform of a pipeline, or `RETURNED`; and whether the innermost Compose is fastdata's or a
+#: list, rather than torchvision's. None: fastdata's step in the place of one of torchvision's.
+Item: TypeAlias = "tuple[Any, bool | None]"
+
 _SOME_SIZE = (12345, 6789)  # no step makes it
-#: Methods that decide what an object of a script, or of a class of torchvision's, does.
-_CALLED = frozenset(
-    ("__call__", "_get_params", "_transform", "forward", "get_params", "make_params")
-)
 
 
 class Step:
     """One step of a pipeline, in the core's terms.
 
-    A subclass owns its fields and checks, the size it leaves, its nodes in the program, and its
-    words in ``explain()``. Its positional fields have the names of torchvision's attributes, from
-    which `from_torchvision` makes it.
+    A subclass is a frozen dataclass. It has to have `words`, and `emit`, its nodes in the program.
+    It overrides `size_after` and `channels_after` where it changes these; `unfit` and `misfit`
+    where it may be impossible; `cut` and ``is_geometry`` where the core can do it while decoding;
+    `read` where it adds no node. Its positional fields have the names of torchvision's attributes,
+    from which `from_torchvision` makes it.
     """
 
     #: torchvision computes otherwise on tensors of bytes than on PIL images.
     otherwise_on_tensors: ClassVar[bool] = False
-    #: May stand behind a conversion to floats, and is then done to bytes before it.
+    #: Allowed after ToTensor; applied to the bytes before it.
     floats_as_bytes: ClassVar[bool] = False
     #: Versions of torchvision whose transform refuses PIL images.
     tensors_only: ClassVar[tuple[int, ...]] = ()
-    #: torchvision does the same to floats, or the reading finds out.
+    #: torchvision computes the same on floats, or the reading checks that.
     any_floats: ClassVar[bool] = False
-    #: Written over the output, behind a conversion to floats.
+    #: Written over the output, after a conversion to floats.
     erases: ClassVar[bool] = False
     #: Resizes the image while the core decodes it.
     resizes: ClassVar[bool] = False
-    #: May stand beside a geometry: the core draws it while it decodes.
+    #: The core may draw it while it decodes.
     is_geometry: ClassVar[bool] = False
     #: As geometry, it depends on the image's boxes.
     needs_boxes: ClassVar[bool] = False
@@ -106,18 +102,9 @@ class Step:
         """Build its nodes in a pixel program."""
         raise NotImplementedError
 
-    def read(self, reading: Reading) -> Declined | None:
-        """Add it to a reading, or say why that is not possible."""
+    def read(self, reading: Reading) -> Reading | Declined:
+        """Return the reading after it, or the reason why it cannot be done there."""
         return reading.add_step(self)
-
-    @property
-    def parts(self) -> tuple[Any, ...]:
-        """The transforms that it holds."""
-        return ()
-
-    def holding(self, transforms: tuple[Step, ...]) -> Step:
-        """Return the same transform, holding these steps."""
-        return self
 
     @property
     def in_program(self) -> bool:
@@ -130,7 +117,7 @@ class Step:
         return _tree_of_one(self).is_random
 
     def size_after(self, size: Fixed) -> Fixed:
-        """Return the size of every image after it, given that of every image before."""
+        """Return the size of every image after it; ``size`` is that of every image before."""
         return size
 
     def channels_after(self, channels: int) -> int | None:
@@ -145,26 +132,24 @@ class Step:
 
     @property
     def moves_pixels(self) -> bool:
-        """Whether pixels come to other places, where boxes and masks have to follow them."""
+        """Whether pixels change places, so that boxes and masks have to follow them."""
         if self.is_geometry or not self.in_program:
             return self.is_geometry and not self.of_targets
         return not tree_of((self,), Bytes("f8", 0, 3)).is_empty
 
-    @property
-    def moves(self) -> bool:
-        """Whether it moves values and adds only zeros, so that floats are moved as bytes are."""
+    def works_on_floats(self, normalised: bool) -> bool:
+        """Return whether it may precede the conversion to floats, within a level or so.
+
+        A step that moves values and adds only zeros may.
+        """
         return False
 
-    def works_on_floats(self, normalised: bool) -> bool:
-        """Return whether it may precede the conversion to floats, within a level or so."""
-        return self.moves
-
     def may_pad(self, size: Fixed) -> bool:
-        """Return whether it would pad images; of one size, if that is given."""
+        """Return whether it would pad images of a size, or of unknown sizes."""
         return False
 
     def unfit(self, reading: Reading) -> Declined | None:
-        """Say why it cannot be done to the sample of a reading."""
+        """Return why it cannot be done to the sample of a reading; None if it can."""
         return None
 
     def misfit(self, size: tuple[int, int]) -> str:
@@ -182,12 +167,8 @@ class Step:
         """Return its name and values for the core."""
         raise TypeError(f"{self!r} is not geometry")
 
-    def cut(self, reading: Reading) -> bool:
-        """Add it to a reading's geometry, if it can stand there."""
-        return False
-
-    def by_chance(self, p: float) -> Step | None:
-        """Return the geometry that does it with a probability; None if there is none."""
+    def cut(self, reading: Reading) -> Reading | None:
+        """Return the reading with it in the geometry; None if it has to run on pixels."""
         return None
 
     # --- other libraries ---------------------------------------------------------------------
@@ -195,13 +176,13 @@ class Step:
     @classmethod
     def from_torchvision(cls, transform: Any, version: int) -> Step | Declined:
         """Return torchvision's transform of the same name, v1 or v2, in terms of this class."""
-        names = getattr(cls, "__dataclass_fields__", {})
-        given = {
-            name: getattr(transform, name) for name, field in names.items() if not field.kw_only
+        fields = getattr(cls, "__dataclass_fields__", {})
+        arguments = {
+            name: getattr(transform, name) for name, field in fields.items() if not field.kw_only
         }
-        if "version" in names:
-            given["version"] = version
-        return cls(**given)
+        if "version" in fields:
+            arguments["version"] = version
+        return cls(**arguments)
 
 
 @lru_cache(maxsize=256)
@@ -215,13 +196,6 @@ class Holder(Step):
     any_floats = True
     transforms: tuple[Any, ...]
 
-    @property
-    def parts(self) -> tuple[Any, ...]:
-        return self.transforms
-
-    def holding(self, transforms: tuple[Step, ...]) -> Step:
-        return replace(self, transforms=transforms)  # type: ignore[type-var]
-
     def either(self, separator: str) -> str:
         """Return the words of its steps."""
         return f"({separator.join(step.words for step in self.transforms)})"
@@ -231,16 +205,12 @@ class Holder(Step):
         return size if kept else None
 
     def channels_after(self, channels: int) -> int | None:
-        found = {step.channels_after(channels) for step in self.transforms}
-        return found.pop() if len(found) == 1 else None
+        counts = {step.channels_after(channels) for step in self.transforms}
+        return counts.pop() if len(counts) == 1 else None
 
     @property
     def colours(self) -> bool:
         return any(step.colours for step in self.transforms)
-
-    @property
-    def moves(self) -> bool:
-        return all(step.moves for step in self.transforms)
 
     def works_on_floats(self, normalised: bool) -> bool:
         return all(step.works_on_floats(normalised) for step in self.transforms)
@@ -270,10 +240,10 @@ class Chain(Holder):
         return size
 
     def channels_after(self, channels: int) -> int | None:
-        found: int | None = channels
+        count: int | None = channels
         for step in self.transforms:
-            found = found and step.channels_after(found)
-        return found
+            count = count and step.channels_after(count)
+        return count
 
     def may_pad(self, size: Fixed) -> bool:
         for step in self.transforms:
@@ -292,87 +262,55 @@ class Several(Step):
     form: Form
 
 
-class Libraries:
-    """Transforms of other libraries; here there is none, as a single step needs no other."""
-
-    def parts(self, transform: Any) -> Sequence[Any] | None:
-        """Return the transforms that one calls one after the other; None: it is no such thing."""
-        return None
-
-    def views(self, transform: Any) -> Several | None:
-        """Return a transform that makes several views; None for others."""
-        return None
-
-    def translate(self, transform: Any, kind: str, dtype: str) -> Found:
-        """Translate a transform; its argument is of a kind, as in `Reading`, and dtype."""
-        return NOT_KNOWN
-
-    def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
-        """Translate a transform that takes views in a form, each view by itself.
-
-        Return for each view of the result the view it is made of, and its steps; and the result's
-        form. None: that is not known.
-        """
-        return None
-
-    def name_of(self, transform: Any) -> str:
-        """Return a transform's name for a message."""
-        return transform.title if isinstance(transform, Step) else type(transform).__name__
-
-
-def is_ours(transform: Any) -> bool:
-    """Return whether it is a step; a class that a script derives from one may do anything."""
-    return isinstance(transform, Step) and type(transform).__module__.startswith("fastdata.")
-
-
+@dataclass(frozen=True)
 class Reading:
-    """Steps, output and tail of a sequence of transforms.
+    """Steps, output and tail of a sequence of transforms, as far as it was read.
 
-    ``kind`` is what the pipeline has in hand: ``pil``, a ``tensor``, torchvision's tensor
-    ``image``, an ``array``; or ``own``: the result of a fastdata step, which serves as any. Each
-    item says whether the innermost Compose is ours or a list, rather than torchvision's; None: one
-    of ours instead of torchvision's. ``own``: the whole is a transform of fastdata. ``size`` is
-    (width, height) of every image, None: they may differ.
+    Each step returns the reading after it, and leaves this one as it is.
+
+    Attributes:
+        libraries: Transforms of other libraries.
+        joint: The sample's form and targets; None: the image alone.
+        kind: The image at this point: ``pil``, a ``tensor``, torchvision's tensor ``image``, an
+            ``array``; or ``own``: the result of a fastdata step, which serves as any.
+        fixed: (width, height) of every image, None: they may differ.
+        steps: The geometry, done while decoding.
+        pixels: The steps of the pixel program, after it.
+        erasures: The rectangles written over the output.
+        shared: The steps before Views, which all views have.
+        tail: The transforms from the first on that the core does not do.
+        why: Why it does not do that one.
+        last: The step that determined the size last, for messages.
+        filter: Of the resize in the geometry.
+        cropped: Whether it crops after the resize, or before it.
+        fills: Of images and masks, once the geometry pads.
+        reveals: Whether a resize now would show pixels that crops have cut off.
+        returned: Whether a fastdata step in torchvision's Compose has returned a tensor.
+        offered: Whether the last step was offered in the place of one of PIL images.
     """
 
-    def __init__(
-        self,
-        items: Sequence[tuple[Any, bool | None]],
-        own: bool,
-        size: Fixed,
-        libraries: Libraries,
-        joint: Joint | None = None,
-    ) -> None:
-        self.libraries, self.joint = libraries, joint
-        self.steps: list[Step] = []
-        self.pixels: list[Step] = []
-        self.erasures: list[Any] = []
-        self.shared: Sequence[Step] = ()  # those before Views
-        self.tail: list[Any] = []
-        self.why: Declined | None = None  # why the core does not do the first of the tail
-        self.last = ""  # what determined the size last, for messages
-        self.fixed = size
-        self.channels = 3
-        self.filter: str | None = None
-        self.cropped = False  # since the resize, or before it
-        self.fills: Fills | None = None  # of images and masks, once the geometry pads
-        self.reveals = False  # a resize now would show what crops have cut off
-        self.kind = "own" if own else "pil"
-        self.dtype = "uint8"
-        self.mean: Values | None = None
-        self.std: Values | None = None
-        self.channels_last = True
-        self.returned = False  # a fastdata step in torchvision's Compose has returned a tensor
-        self.offered = False  # the last step was offered in the place of one of PIL images
-        for one, ours in items:
-            if not self.tail:
-                self.why = self._add(one, ours)
-                if self.why is None:
-                    continue
-                if self.why is HAS_TENSOR and self.returned:
-                    self.why = IN_OUR_COMPOSE
-            if one is not RETURNED:
-                self.tail.append(one.original if isinstance(one, Offered) else one)
+    libraries: Libraries
+    joint: Joint | None = None
+    kind: str = "pil"
+    fixed: Fixed = None
+    steps: tuple[Step, ...] = ()
+    pixels: tuple[Step, ...] = ()
+    erasures: tuple[Any, ...] = ()
+    shared: tuple[Step, ...] = ()
+    tail: tuple[Any, ...] = ()
+    why: Declined | None = None
+    last: str = ""
+    channels: int = 3
+    filter: str | None = None
+    cropped: bool = False
+    fills: Fills | None = None
+    reveals: bool = False
+    dtype: str = "uint8"
+    mean: Values | None = None
+    std: Values | None = None
+    channels_last: bool = True
+    returned: bool = False
+    offered: bool = False
 
     @property
     def misplaced(self) -> Step | None:
@@ -385,16 +323,11 @@ class Reading:
         return self.why is not None and self.why.raises
 
     @property
-    def has_masks(self) -> bool:
-        """Whether masks follow the image."""
-        return self.joint is not None and bool(self.joint.names("mask", "outlines"))
-
-    @property
-    def converts_masks(self) -> bool:
-        """Whether masks have another dtype here than in the core."""
-        if self.joint is None:
-            return False
-        return any(self.joint.targets[name].dtype for name in self.joint.names("mask", "outlines"))
+    def masks(self) -> list[Target]:
+        """The masks that follow the image."""
+        joint = self.joint
+        names = joint.names("mask", "outlines") if joint is not None else ()
+        return [joint.targets[name] for name in names]  # type: ignore[union-attr]
 
     @property
     def has_tensor(self) -> bool:
@@ -402,13 +335,13 @@ class Reading:
         return self.kind not in ("pil", "own")
 
     def misplacement(self) -> str:
-        """Say which fastdata step cannot stand where it does, and why; "" if all can."""
+        """Say which fastdata step is in a wrong place, and why; "" if none is."""
         step = self.misplaced
         if step is None or self.why is None:
             return ""
         if step is self.tail[0]:
             return f"{step.title} cannot be done here: {self.why}."
-        unknown = self.libraries.name_of(self.tail[0])
+        unknown = title_of(self.tail[0])
         return (
             f"{step.title} comes after {unknown}, which the core cannot do: {self.why}. Put it "
             "before."
@@ -419,115 +352,109 @@ class Reading:
         as_pil = self.kind == "pil"
         if self.tail and self.offered:
             as_pil = self.kind == "own" and self.dtype == "uint8" and not self.erasures
-        form = (self.dtype, self.mean, self.std, self.channels_last, as_pil, self.channels)
-        return Output(*form)
+        return Output(self.dtype, self.mean, self.std, self.channels_last, as_pil, self.channels)
 
     def tail_calls(self) -> tuple[Callable[[Any], Any], ...]:
-        """Return what to call after the core."""
+        """Return the functions to call after the core."""
         if self.tail and self.kind == "image":
             # torchvision's transforms may tell its image tensors from others.
             return (tensor_image(), *self.tail)
         if self.tail and self.kind == "array":
             return (np.asarray, *self.tail)
-        return tuple(self.tail)
+        return self.tail
 
     # --- one transform after the other ---------------------------------------------------------
 
-    def _add(self, transform: Any, ours: bool | None) -> Declined | None:
-        """Take the next transform for the core, or say why it cannot be done."""
+    def after(self, items: Sequence[Item]) -> Reading:
+        """Return the reading after some items; its tail begins with the first that is declined."""
+        reading = self
+        for at, (transform, ours) in enumerate(items):
+            outcome = reading._add(transform, ours)
+            if isinstance(outcome, Declined):
+                if outcome is HAS_TENSOR and reading.returned:
+                    outcome = IN_OUR_COMPOSE
+                return replace(reading, tail=calls_of(items[at:]), why=outcome)
+            reading = outcome
+        return reading
+
+    def _add(self, transform: Any, ours: bool | None) -> Reading | Declined:
+        """Return the reading after one transform, or why the core cannot do it."""
         if isinstance(transform, Offered):
             return self._add_offered(transform)
         if transform is RETURNED:
-            if not self.has_tensor:
-                self._return(ours)
-            return None
+            return self if self.has_tensor else self._returning(ours)
         if (views := views_of(transform, self.libraries)) is not None:
             if self.joint is not None:
                 return Declined("it makes several views, and a target follows one", "take one crop")
             if views.crops:
                 return Declined("what is random before it would differ from view to view")
-            return Declined("it stands in another transform: name all views in one Views")
+            return Declined("it is inside another transform: name all views in one Views")
         if is_ours(transform):
-            if self.has_tensor and ours is not None and not transform.of_targets:
+            called = ours is not None and not transform.of_targets
+            if self.has_tensor and called:
                 return HAS_TENSOR
-            reason: Declined | None = transform.read(self)
-            if reason is None and ours is not None and not transform.of_targets:
-                self._return(ours)
-                self.offered = False
-            return reason
-        found = self.libraries.translate(transform, self.kind, self.dtype)
-        if isinstance(found, Declined):
-            return found
-        return self._add_all(map(self._take, found if isinstance(found, tuple) else (found,)))
+            after: Reading | Declined = transform.read(self)
+            if isinstance(after, Declined) or not called:
+                return after
+            return replace(after._returning(ours), offered=False)
+        translation = self.libraries.translate(transform, self.kind, self.dtype)
+        reading: Reading | Declined = self
+        for one in as_tuple(translation):
+            if isinstance(reading, Declined):
+                break
+            reading = one if isinstance(one, Declined) else reading._take(one)
+        return reading
 
-    def _return(self, ours: bool | None) -> None:
+    def _returning(self, ours: bool | None) -> Reading:
         """Return a tensor, as fastdata's steps do where other libraries call them."""
-        self.kind, self.returned = "own" if ours else "tensor", self.returned or not ours
+        kind = "own" if ours else "tensor"
+        return replace(self, kind=kind, returned=self.returned or not ours)
 
-    def _add_all(self, reasons: Iterable[Declined | None]) -> Declined | None:
-        """Take several steps, each as its reason is asked for: all of them, or none."""
-        before = {name: copy(value) for name, value in vars(self).items()}
-        reason = next((one for one in reasons if one is not None), None)
-        if reason is not None:
-            vars(self).update(before)
-        return reason
+    def _add_offered(self, transform: Offered) -> Reading | Declined:
+        """Return the reading after all that replaces a script's transform."""
+        reading = self
+        for one, ours in transform.items:
+            after = reading._add(one, ours)
+            if isinstance(after, Declined):
+                part = one.original if isinstance(one, Offered) else one
+                reason = after if after.known else replace(after, culprit=part)
+                name = title_of(part)
+                return reason.within(f"its __fastdata__ returned {name}")
+            reading = after
+        return replace(reading, offered=self.kind == "pil" or self.offered)
 
-    def _add_offered(self, transform: Offered) -> Declined | None:
-        """Take all that stands in the place of a script's transform, or nothing of it."""
-        of_pil = self.kind == "pil" or self.offered
-
-        def add(one: Any, ours: bool | None) -> Declined | None:
-            reason = self._add(one, ours)
-            if reason is None:
-                return None
-            whose = one.original if isinstance(one, Offered) else one
-            name = "" if one is RETURNED else self.libraries.name_of(whose)
-            if not reason.known:
-                reason = replace(reason, culprit=whose)
-            return reason.within(f"its __fastdata__ returned {name}")
-
-        reason = self._add_all(starmap(add, transform.items))
-        if reason is None:
-            self.offered = of_pil
-        return reason
-
-    def _take(self, found: Any) -> Declined | None:
-        """Take a step or a conversion that was translated."""
-        if isinstance(found, Step):
-            return found.read(self)
-        if found.kind == "array" and self.channels == 1:
+    def _take(self, part: Step | Conversion) -> Reading | Declined:
+        """Return the reading after a step or a conversion that was translated."""
+        if isinstance(part, Step):
+            return part.read(self)
+        if part.kind == "array" and self.channels == 1:
             return Declined("it makes arrays of three channels, and the image has one")
-        if found.kind is not None:
-            self.kind = found.kind
-            self.channels_last = False
-        if found.dtype is not None:
-            self.become(found.dtype)
-        return None
+        reading = self if part.dtype is None else self.converted(part.dtype)
+        if part.kind is None:
+            return reading
+        return replace(reading, kind=part.kind, channels_last=False)
 
-    def become(self, dtype: str) -> None:
-        """Convert to floats of 0 to 1."""
-        if self.dtype == "uint8":
-            self._scale((0.0,) * 3, (255.0,) * 3)
-        self.dtype = dtype
+    def converted(self, dtype: str) -> Reading:
+        """Return the reading after a conversion to floats of 0 to 1."""
+        reading = self._scaled((0.0,) * 3, (255.0,) * 3) if self.dtype == "uint8" else self
+        return replace(reading, dtype=dtype)
 
-    def _scale(self, mean: Values, std: Values) -> None:
-        self.erasures = [erasure.scaled(mean, std) for erasure in self.erasures]
+    def _scaled(self, mean: Values, std: Values) -> Reading:
+        return replace(self, erasures=tuple(one.scaled(mean, std) for one in self.erasures))
 
-    def normalise(self, mean: Values, std: Values, dtype: str) -> Declined | None:
-        """Normalise the output."""
+    def normalised(self, mean: Values, std: Values, dtype: str) -> Reading | Declined:
+        """Return the reading after a normalisation of the output."""
         if self.mean is not None:
             return Declined("the values are already normalised")
         if max(len(mean), len(std)) > self.channels:
             return Declined("it has three values, and the image has one channel")
-        if self.dtype == "uint8":
-            self.become(dtype)
         mean, std = mean * (3 // len(mean)), std * (3 // len(std))
-        self._scale(mean, std)
-        self.mean, self.std = mean[: self.channels], std[: self.channels]
-        return None
+        reading = self.converted(dtype) if self.dtype == "uint8" else self
+        count = self.channels
+        return replace(reading._scaled(mean, std), mean=mean[:count], std=std[:count])
 
-    def add_step(self, step: Step) -> Declined | None:
-        """Add a step to the geometry; or to the pixel program, if it cannot stand there."""
+    def add_step(self, step: Step) -> Reading | Declined:
+        """Return the reading with a step in the geometry, or else in the pixel program."""
         if self.erasures:
             return Declined("it comes after RandomErasing")
         if self.joint is not None and self.joint.still:
@@ -536,233 +463,163 @@ class Reading:
             return Declined(CONVERTED)
         if (reason := step.unfit(self)) is not None:
             return reason
-        if not self.pixels and step.is_geometry and step.cut(self):
-            return None
-        resolved = self.resolved(step)
+        if not self.pixels and step.is_geometry and (cut := step.cut(self)) is not None:
+            return cut
+        resolved = self._resolved(step)
         if isinstance(resolved, Declined):
             return resolved
-        if _tree_of_one(resolved).is_empty:
-            return None
-        return self._augment(step, resolved)
+        return self if _tree_of_one(resolved).is_empty else self._augmented(resolved, step.title)
 
-    def _augment(self, step: Step, resolved: Step) -> Declined | None:
-        """Add a step to the pixel program."""
-        channels = resolved.channels_after(self.channels)
+    def _augmented(self, step: Step, title: str) -> Reading | Declined:
+        """Return the reading with a step in the pixel program."""
+        channels = step.channels_after(self.channels)
         if channels is None:
             return Declined("it makes some of the images grey, of one channel, and not all")
-        if self.channels == 1 and resolved.colours:
+        if self.channels == 1 and step.colours:
             return Declined("it has a colour, and the image one channel")
         if self.dtype != "uint8":
-            if not resolved.works_on_floats(self.mean is not None):
+            if not step.works_on_floats(self.mean is not None):
                 return Declined("it works on bytes, and has floats here")
-            if self.mean is not None and resolved.may_pad(self.fixed):
+            if self.mean is not None and step.may_pad(self.fixed):
                 return Declined("it would pad with zeros what is normalised")
-        if self.fixed and (reason := resolved.misfit(self.fixed)):
+        if self.fixed and (reason := step.misfit(self.fixed)):
             return Declined(reason)
-        self.pixels.append(resolved)
-        self.fixed, self.channels = resolved.size_after(self.fixed), channels
-        if resolved.size_after(_SOME_SIZE) != _SOME_SIZE:
-            self.last = step.title
-        return None
+        pixels, size = (*self.pixels, step), step.size_after(self.fixed)
+        last = self.last if step.size_after(_SOME_SIZE) == _SOME_SIZE else title
+        return replace(self, pixels=pixels, fixed=size, channels=channels, last=last)
 
-    def pad(self, fills: Fills, mode: str) -> bool:
-        """Let the geometry pad here, if it can.
+    def padded(self, fills: Fills, mode: str) -> Reading | None:
+        """Return the reading where the geometry pads here; None if it cannot.
 
         It has one fill. Before a resize, it knows where the image ends, or where a crop has ended;
         after it, only where the resized image ends.
         """
         zeros = not any(fills[0])
         if mode != "constant" or self.mean is not None or not (zeros or self.dtype == "uint8"):
-            return False
+            return None
         again = self.filter is not None or self.fills is not None
         if self.fills not in (None, fills) or (self.cropped and again):
-            return False
-        self.fills, self.reveals = fills, self.cropped
-        return True
+            return None
+        return replace(self, fills=fills, reveals=self.cropped)
 
-    def add_geometry(self, step: Step) -> None:
-        """Add a crop or a resize to the geometry."""
-        self.steps.append(step)
-        self.last = step.title
+    def with_geometry(self, step: Step) -> Reading:
+        """Return the reading with a step in the geometry that keeps the size."""
+        return replace(self, steps=(*self.steps, step))
 
-    # --- what a container holds ----------------------------------------------------------------
+    def resized(self, step: Step, size: Fixed, **changes: Any) -> Reading:
+        """Return the reading with a step in the geometry that makes images of a size."""
+        return replace(self.with_geometry(step), fixed=size, last=step.title, **changes)
 
-    def resolved(self, step: Step) -> Step | Declined:
-        """Return a step of a pixel program, with all that it holds translated."""
+    # --- parts of a container ------------------------------------------------------------------
+
+    def _resolved(self, step: Step) -> Step | Declined:
+        """Return a step of a pixel program, with all steps inside it translated."""
         if (reason := step.unfit(self)) is not None:
             return reason
-        if step.in_program:
-            held = []
-            for part in step.parts:
-                found = self._part(part)
-                if isinstance(found, Declined):
-                    return found.within(f"it holds {self.libraries.name_of(part)}")
-                held.append(found)
-            return step.holding(tuple(held)) if held else step
-        if step.is_geometry:
-            return Declined("it can only come first, before augmentations")
-        return Declined("it belongs to the output, and stands in another transform")
+        if not step.in_program:
+            if step.is_geometry:
+                return Declined("it can only come first, before augmentations")
+            return Declined("it belongs to the output, and is inside another transform")
+        if not isinstance(step, Holder):
+            return step
+        steps = []
+        for part in step.transforms:
+            inner = self._part(part)
+            if isinstance(inner, Declined):
+                return inner.within(f"it holds {title_of(part)}")
+            steps.append(inner)
+        return replace(step, transforms=tuple(steps))  # type: ignore[type-var]
 
     def _part(self, part: Any) -> Step | Declined:
+        """Return the step that does what a part of a container does."""
         if (instead := offered(part)) is not None:
-            with expanding(part):
+            with reporting_loops(part):
                 return self._part(instead)
-        inner = part if _is_list(part) else self.libraries.parts(part)
-        if inner is not None:
-            return self.resolved(Chain(tuple(inner)))
+        if (parts := self.libraries.parts(part)) is not None:
+            return self._resolved(Chain(tuple(parts)))
         if isinstance(part, Step):
             if self.has_tensor:
                 return HAS_TENSOR
-            return self._held(part) if is_ours(part) else NOT_KNOWN
-        found = self.libraries.translate(part, self.kind, self.dtype)
-        if isinstance(found, Declined):
-            return found if found.known else replace(found, culprit=part)
+            return self._inside(part) if is_ours(part) else NOT_KNOWN
+        translation = self.libraries.translate(part, self.kind, self.dtype)
+        if isinstance(translation, Declined):
+            return translation if translation.known else replace(translation, culprit=part)
         steps: list[Step] = []
-        for one in found if isinstance(found, tuple) else (found,):
+        for one in as_tuple(translation):
             if isinstance(one, Conversion):
-                same = one.kind in (None, self.kind) and one.dtype in (None, self.dtype)
-                if not same:
+                if one.kind not in (None, self.kind) or one.dtype not in (None, self.dtype):
                     return Declined("it converts some of the images only")
                 continue
-            step = self._held(one)
+            step = self._inside(one)
             if isinstance(step, Declined):
                 return step
             steps.append(step)
         return steps[0] if len(steps) == 1 else Chain(tuple(steps))
 
-    def _held(self, step: Step) -> Step | Declined:
+    def _inside(self, step: Step) -> Step | Declined:
         if step.of_targets:
-            return Declined("it is for targets, and stands in another transform")
-        return self.resolved(step)
+            return Declined("it is for targets, and is inside another transform")
+        return self._resolved(step)
+
+
+# --- items of a pipeline -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Offered:
-    """An object of a script, and what its ``__fastdata__`` returns, as `flat` yields it.
+    """An object of a script, and the items of the transform that its ``__fastdata__`` returns.
 
     Workers call the object where the core cannot do all of the items.
     """
 
     original: Any
-    items: tuple[tuple[Any, bool | None], ...]
+    items: tuple[Item, ...]
 
 
-def offers(transform: Any) -> bool:
-    """Return whether an object of a script has ``__fastdata__``.
-
-    One that ``__getattr__`` delegates or ``functools.wraps`` copied does not count, nor one that is
-    inherited past an override of the call.
-    """
-    function = transform.__func__ if isinstance(transform, MethodType) else transform
-    found = getattr_static(function, "__fastdata__", None)
-    wrapped = getattr_static(function, "__wrapped__", None)
-    if found is None or found is getattr_static(wrapped, "__fastdata__", None):
-        return False
-    kinds = (transform if isinstance(transform, type) else type(transform)).__mro__
-    if "__fastdata__" in getattr(transform, "__dict__", {}):
-        return True
-    if override(transform):
-        return False
-    for names in map(vars, kinds):
-        # A class may keep its pipeline under the name transform.
-        own = _CALLED.intersection(names) or isroutine(names.get("transform"))
-        if own or "__fastdata__" in names:
-            return "__fastdata__" in names
-    return True
-
-
-def _name_of(transform: Any) -> str:
-    """Return the name of a script's function, or of an object's class."""
-    return getattr(transform, "__qualname__", type(transform).__qualname__)
-
-
-def offered(transform: Any) -> Any:
-    """Return what a transform's ``__fastdata__`` returns; None if it has none.
-
-    Raise UsageError if that is no transform of fastdata.
-    """
-    if not offers(transform):
-        return None
-    name = _name_of(transform)
-    if isinstance(transform, type):
-        raise UsageError(f"{name} is a class, not a transform", f"Give an object: {name}(…).")
-    if is_ours(transform.__fastdata__) or not callable(transform.__fastdata__):
-        kind = type(transform.__fastdata__).__name__
-        raise UsageError(
-            f"{name}.__fastdata__ is a {kind}, not a function",
-            "Make it a method or a function without arguments that returns a transform.",
-        )
-    found = transform.__fastdata__()
-    if not is_ours(found):
-        raise UsageError(
-            f"{name}.__fastdata__() returned a {class_name(found)}",
-            "Return one of fastdata.transforms, such as fastdata.transforms.Compose([…]), which "
-            "may hold others.",
-        )
-    return found
-
-
-@contextmanager
-def expanding(transform: Any) -> Iterator[None]:
-    """Report a transform that holds itself."""
-    try:
-        yield
-    except RecursionError:
-        name = _name_of(transform)
-        raise UsageError(
-            f"{name}.__fastdata__() returned a transform that holds this {name} itself",
-            "Return the steps that do the same.",
-        ) from None
-
-
-def plain(items: Iterable[tuple[Any, bool | None]]) -> Iterator[tuple[Any, bool | None]]:
-    """Yield the items of `flat`, and those that scripts' objects offer in their place."""
-    for one, ours in items:
-        yield from plain(one.items) if isinstance(one, Offered) else ((one, ours),)
-
-
-def flat(transform: Any, ours: bool, libraries: Libraries) -> Iterator[tuple[Any, bool | None]]:
-    """Yield each transform, and whether it stands in a Compose of fastdata."""
-    parts: Sequence[Any] | None
+def flat(transform: Any, ours: bool, libraries: Libraries) -> Iterator[Item]:
+    """Yield the items of a pipeline; ``ours`` says whether it is in a Compose of fastdata."""
     if (instead := offered(transform)) is not None:
-        parts = instead.transforms if isinstance(instead, Chain) else (instead,)
-        with expanding(transform):
-            items = tuple(item for part in parts for item in flat(part, True, libraries))
+        with reporting_loops(transform):
+            pipelines = instead.transforms if isinstance(instead, Chain) else (instead,)
+            items = tuple(item for one in pipelines for item in flat(one, True, libraries))
         steps = [one for one, _ in plain(items)]
         if any(map(is_ours, steps)) and not any(views_of(one, libraries) for one in steps):
             yield Offered(transform, items), ours
         else:
             yield from items
         return
-    composed = is_ours(transform) and isinstance(transform, Chain)
-    several = _is_list(transform)
-    parts = None
-    if composed:
-        parts = transform.transforms
-    elif several:
-        parts = transform
-    elif not isinstance(transform, Step):
-        parts = libraries.parts(transform)
+    if isinstance(transform, Step):
+        composed = isinstance(transform, Chain) and is_ours(transform)
+        parts = transform.transforms if composed else None  # type: ignore[attr-defined]
+    else:
+        composed, parts = False, libraries.parts(transform)
     if parts is None:
         yield transform, ours
         return
     for part in parts:
-        yield from flat(part, composed or several, libraries)
+        yield from flat(part, composed or parts is transform, libraries)
     if composed:
         yield RETURNED, ours
 
 
-def _is_list(transform: Any) -> bool:
-    """Return whether it is a pipeline in a list or tuple, without a ``__call__`` of its own."""
-    return isinstance(transform, (list, tuple)) and not callable(transform)
+def plain(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield the items of `flat`, and those of each `Offered` in its place."""
+    for one, ours in items:
+        yield from plain(one.items) if isinstance(one, Offered) else ((one, ours),)
+
+
+def title_of(transform: Any) -> str:
+    """Return a transform's name for a message."""
+    return transform.title if isinstance(transform, Step) else name_of(transform)
+
+
+def calls_of(items: Sequence[Item]) -> tuple[Any, ...]:
+    """Return the transforms to call where the core does none of the items."""
+    calls = (one for one, _ in items if one is not RETURNED)
+    return tuple(one.original if isinstance(one, Offered) else one for one in calls)
 
 
 def views_of(transform: Any, libraries: Libraries) -> Several | None:
-    """Return what makes several views; None for anything else."""
-    found = transform if isinstance(transform, Step) else libraries.views(transform)
-    return found if isinstance(found, Several) and is_ours(found) else None
-
-
-def tensor_image() -> Any:
-    """Return the class of torchvision's image tensors; None where torchvision is not in use."""
-    return getattr(sys.modules.get("torchvision.tv_tensors"), "Image", None)
+    """Return the step that makes several views; None for anything else."""
+    step = transform if isinstance(transform, Step) else libraries.views(transform)
+    return step if isinstance(step, Several) and is_ours(step) else None

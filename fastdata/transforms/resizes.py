@@ -38,13 +38,11 @@ class _Resizing(Transform):
         """Whether it draws as geometry."""
         return True
 
-    def cut(self, reading: Reading) -> bool:
+    def cut(self, reading: Reading) -> Reading | None:
         if reading.filter is not None or reading.reveals:
-            return False
-        reading.fixed = self.size_after(reading.fixed)
-        reading.filter, reading.cropped = self.filters[0], False
-        reading.add_geometry(self)
-        return True
+            return None
+        size = self.size_after(reading.fixed)
+        return reading.resized(self, size, filter=self.filters[0], cropped=False)
 
     def works_on_floats(self, normalised: bool) -> bool:
         return True
@@ -148,9 +146,10 @@ class Resize(_Resizing, Sized):
         shorter: Any = self.size
         return size and _native.resized_shorter(*size, shorter, self.max_size or 0)
 
-    def cut(self, reading: Reading) -> bool:
+    def cut(self, reading: Reading) -> Reading | None:
         size = self.size_after(reading.fixed)
-        return (size is not None and size == reading.fixed) or super().cut(reading)
+        kept = size is not None and size == reading.fixed
+        return reading if kept else super().cut(reading)
 
     def geometry(self) -> Cut:
         if isinstance(self.size, tuple):

@@ -46,9 +46,8 @@ class _OfBoxes(Transform):
     def works_on_floats(self, normalised: bool) -> bool:
         return True
 
-    def cut(self, reading: Reading) -> bool:
-        reading.steps.append(self)
-        return True
+    def cut(self, reading: Reading) -> Reading | None:
+        return reading.with_geometry(self)
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class SanitizeBoundingBoxes(_OfBoxes):
     def words(self) -> str:
         return "leave out invalid boxes"
 
-    def read(self, reading: Reading) -> Declined | None:
+    def read(self, reading: Reading) -> Reading | Declined:
         getter, joint = self.labels_getter, reading.joint
         names: list[str] | str = []
         if getter is not None and joint is not None:
@@ -107,17 +106,17 @@ class SanitizeBoundingBoxes(_OfBoxes):
         if isinstance(names, str):
             return Declined(f"labels_getter: {names}", "give labels_getter=None for boxes alone")
         # Its function has done its part: programs with the same draws are equal.
-        reason = reading.add_step(replace(self, labels_getter=None))
-        if reason is None and joint is not None:
-            outlines, before = joint.names("outlines"), joint.sanitised
-            values = [name for name in names if name in joint.names("values")]
-            if len(values) < len(names):
-                return Declined("its labels_getter takes what is no list of values")
-            if any(joint.targets[name].sanitised < before for name in values):
-                return Declined(_LEFT, "name the same labels in both")
-            joint = joint.changed([*values, *outlines], sanitised=before + 1)
-            reading.joint = replace(joint, sanitised=before + 1)
-        return reason
+        after = reading.add_step(replace(self, labels_getter=None))
+        if isinstance(after, Declined) or joint is None:
+            return after
+        outlines, before = joint.names("outlines"), joint.sanitised
+        values = [name for name in names if name in joint.names("values")]
+        if len(values) < len(names):
+            return Declined("its labels_getter takes what is no list of values")
+        if any(joint.targets[name].sanitised < before for name in values):
+            return Declined(_LEFT, "name the same labels in both")
+        joint = joint.changed([*values, *outlines], sanitised=before + 1)
+        return replace(after, joint=replace(joint, sanitised=before + 1))
 
     def geometry(self) -> Cut:
         return "sanitize_boxes", (self.min_size, self.min_area)
@@ -156,15 +155,15 @@ class ConvertBoundingBoxFormat(_OfBoxes):
     def _meaning(self) -> str:
         return RELATIVE * self.relative + str(self.format)
 
-    def read(self, reading: Reading) -> Declined | None:
+    def read(self, reading: Reading) -> Reading | Declined:
         joint = reading.joint
         if joint is None or joint.still:
             return _ALONE
         if joint.settled:
             return Declined(CONVERTED)
         names = joint.names("boxes")
-        reading.joint = joint.changed(names, format=self._meaning, pure=self.relative)
-        return None
+        joint = joint.changed(names, format=self._meaning, pure=self.relative)
+        return replace(reading, joint=joint)
 
 
 @dataclass(frozen=True)
@@ -179,17 +178,16 @@ class Delivery(Step):
     dtypes: tuple[tuple[str, str], ...] = ()
     pure: bool = False
 
-    def read(self, reading: Reading) -> Declined | None:
+    def read(self, reading: Reading) -> Reading | Declined:
         joint = reading.joint
         if joint is None or joint.pure:
-            return None
+            return reading
         for kind, dtype in self.dtypes:
             names = joint.names(kind)
             if any(joint.targets[name].dtype not in ("", dtype) for name in names):
                 return Declined("targets have been converted to another dtype before it")
             joint = joint.changed(names, dtype=dtype)
-        reading.joint = replace(joint, pure=self.pure)
-        return None
+        return replace(reading, joint=replace(joint, pure=self.pure))
 
 
 def dtypes_of(by_class: Mapping[Any, Any]) -> tuple[tuple[str, str], ...]:
@@ -251,13 +249,8 @@ class RandomIoUCrop(Transform):
     def refusal(self) -> str:
         return "in which RandomIoUCrop finds no crop that a box overlaps enough"
 
-    def by_chance(self, p: float) -> Step:
-        return replace(self, p=self.p * p)
-
-    def cut(self, reading: Reading) -> bool:
-        reading.fixed, reading.cropped = None, True
-        reading.add_geometry(self)
-        return True
+    def cut(self, reading: Reading) -> Reading | None:
+        return reading.resized(self, None, cropped=True)
 
     def geometry(self) -> Cut:
         options: Any = self.sampler_options
@@ -313,12 +306,9 @@ class RandomZoomOut(Filling, ByChance):
     def size_after(self, size: Fixed) -> Fixed:
         return None
 
-    def cut(self, reading: Reading) -> bool:
-        if not reading.pad(self.fills, "constant"):
-            return False
-        reading.fixed = None
-        reading.add_geometry(self)
-        return True
+    def cut(self, reading: Reading) -> Reading | None:
+        padded = reading.padded(self.fills, "constant")
+        return padded and padded.resized(self, None)
 
     def geometry(self) -> Cut:
         return "zoom_out", (self.p, *self.side_range)

@@ -15,8 +15,16 @@ from typing import Any
 
 from fastdata.transforms.crops import CenterCrop, RandomCrop
 from fastdata.transforms.identity import changed, name_in, override
-from fastdata.transforms.nodes import Apply, Choice, Mixture, Operation, Policy, Random, Sample
-from fastdata.transforms.outcomes import Conversion, Declined, Found, on_pil, to_tensor
+from fastdata.transforms.nodes import (
+    Apply,
+    ChosenStep,
+    DrawnNumber,
+    MixedSteps,
+    Operation,
+    Policy,
+    SampledSteps,
+)
+from fastdata.transforms.outcomes import Conversion, Declined, Translation, on_pil, to_tensor
 from fastdata.transforms.output import RandomErasing
 from fastdata.transforms.reading import Chain, Step
 from fastdata.transforms.resizes import RandomResizedCrop, ResizeKeepRatio, ResizeToSequence
@@ -47,7 +55,7 @@ for _name in ("CenterCrop", "RandomCrop", "RandomResizedCrop", "ResizeKeepRatio"
     )
 
 
-def translate(transform: Any, kind: str, dtype: str) -> Found | None:
+def translate(transform: Any, kind: str, dtype: str) -> Translation | None:
     """Translate one of timm's transforms, as `Libraries.translate`; None for anything else."""
     name = name_in(transform, *_MODULES)
     if name in _TRANSLATORS:
@@ -130,17 +138,17 @@ def _random_crop(transform: Any) -> Step:
 # --- conversions, erasing --------------------------------------------------------------------
 
 
-def _pil_to_tensor(transform: Any, kind: str, dtype: str) -> Found:
+def _pil_to_tensor(transform: Any, kind: str, dtype: str) -> Translation:
     return Conversion() if kind in ("tensor", "image") else Conversion("tensor")
 
 
-def _to_numpy(transform: Any, kind: str, dtype: str) -> Found:
+def _to_numpy(transform: Any, kind: str, dtype: str) -> Translation:
     if dtype != "uint8" or kind in ("tensor", "image"):
         return Declined("it makes arrays of PIL images, and has a tensor here")
     return Conversion("array")
 
 
-def _erasing(transform: Any, kind: str, dtype: str) -> Found:
+def _erasing(transform: Any, kind: str, dtype: str) -> Translation:
     if kind == "pil":
         return Declined("it works on tensors, and has a PIL image here")
     value = "random" if transform.per_pixel else "color" if transform.rand_color else 0
@@ -171,7 +179,7 @@ class _Strength:
 
     def times(
         self, factor: float, most: float = math.inf, signed: bool = False, **options: float
-    ) -> Random:
+    ) -> DrawnNumber:
         """Return the strength times a factor; ``most`` bounds its absolute value."""
         ends = (0.0, math.copysign(min(abs(self.bound * factor), most), factor))
         least, greatest = min(ends), max(ends)
@@ -181,22 +189,22 @@ class _Strength:
         elif self.is_drawn:
             kind, b = "normal", self.deviation * abs(factor)
         given = {"least": least, "greatest": greatest, **options}
-        return Random(kind, a, b, signed, tuple(given.items()))
+        return DrawnNumber(kind, a, b, signed, tuple(given.items()))
 
 
 _WARPS = {0: 0.0, 2: 1.0, 3: 2.0}  # Pillow's numbers of interpolations in the core's
 
 
-def _warp(op: Any) -> tuple[float | Random, ...]:
+def _warp(op: Any) -> tuple[float | DrawnNumber, ...]:
     """Interpolation and fill of an operation that warps."""
     given = op.kwargs["resample"]
     numbers = tuple(_WARPS[int(mode)] for mode in (given if isinstance(given, tuple) else (given,)))
     fill = tuple(float(value) for value in op.kwargs["fillcolor"])
-    return (numbers[0] if len(numbers) == 1 else Random("table", entries=numbers), *fill)
+    return (numbers[0] if len(numbers) == 1 else DrawnNumber("table", entries=numbers), *fill)
 
 
-def _matrix(op: Any, place: int, number: Random) -> Step:
-    values: list[float | Random] = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
+def _matrix(op: Any, place: int, number: DrawnNumber) -> Step:
+    values: list[float | DrawnNumber] = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
     values[place] = number
     return Operation("transform", (*values, *_warp(op)))
 
@@ -205,7 +213,7 @@ def _enhanced_more(name: str) -> Callable[[Any, _Strength], Step]:
     def make(op: Any, strength: _Strength) -> Step:
         # Half of the time less, which ends at 0.1, half of the time more.
         less = strength.times(-0.09, 0.9, plus=1.0)
-        return Choice(
+        return ChosenStep(
             (Operation(name, (less,)), Operation(name, (strength.times(0.09, plus=1.0),)))
         )
 
@@ -251,7 +259,7 @@ def _blurred_by_chance(op: Any, strength: _Strength) -> Step:
     if strength.is_drawn:
         raise ValueError("the greatest radius of GaussianBlurRand is random")
     factor = min(max(strength.middle / 10, 0.0), 1.0)
-    return Operation("box_blur", (Random("uniform_double", 0.1, 2.0 * factor),))
+    return Operation("box_blur", (DrawnNumber("uniform_double", 0.1, 2.0 * factor),))
 
 
 _OPERATIONS: dict[str, Callable[[Any, _Strength], Step]] = {
@@ -309,30 +317,30 @@ def _rand_augment(transform: Any) -> Step:
     ops, layers = _augmentations(transform.ops), int(transform.num_layers)
     words = f"timm's RandAugment ({layers} of {len(ops)})"
     if transform.choice_weights is None:
-        return Policy((Choice(ops),) * layers, words)
+        return Policy((ChosenStep(ops),) * layers, words)
     weights = tuple(float(weight) for weight in transform.choice_weights)
     if layers > sum(weight > 0 for weight in weights):
         raise ValueError(f"{layers} layers are more than the operations")
-    return Policy((Sample(ops, layers, weights),), words)
+    return Policy((SampledSteps(ops, layers, weights),), words)
 
 
 def _auto_augment(transform: Any) -> Step:
     policies = tuple(Chain(_augmentations(ops)) for ops in transform.policy)
-    return Policy((Choice(policies),), f"timm's AutoAugment (one of {len(policies)})")
+    return Policy((ChosenStep(policies),), f"timm's AutoAugment (one of {len(policies)})")
 
 
 def _aug_mix(transform: Any) -> Step:
     width, depth, alpha = int(transform.width), int(transform.depth), float(transform.alpha)
     if not (1 <= width <= 100 and depth <= 100 and 1e-6 <= alpha <= 1e6):
         raise ValueError(f"{width} chains of depth {depth} with alpha {alpha}")
-    one = Choice(_augmentations(transform.ops))
+    one = ChosenStep(_augmentations(transform.ops))
     depths = (depth,) if depth > 0 else (1, 2, 3)
-    chain = Choice(tuple(Chain((one,) * count) for count in depths))
-    mixed = Mixture((chain,) * width, alpha, BLENDS if transform.blended else BLENDED_SUM)
+    chain = ChosenStep(tuple(Chain((one,) * count) for count in depths))
+    mixed = MixedSteps((chain,) * width, alpha, BLENDS if transform.blended else BLENDED_SUM)
     return Policy((mixed,), f"timm's AugMix ({width} chains of {len(transform.ops)} operations)")
 
 
-_TRANSLATORS: dict[str, Callable[[Any, str, str], Found]] = {
+_TRANSLATORS: dict[str, Callable[[Any, str, str], Translation]] = {
     "AugMixAugment": on_pil(_aug_mix),
     "AugmentOp": on_pil(_one),
     "AutoAugment": on_pil(_auto_augment),

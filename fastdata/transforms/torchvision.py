@@ -25,7 +25,7 @@ from fastdata.transforms import colours, crops, output, policies, resizes, targe
 from fastdata.transforms.base import Filling
 from fastdata.transforms.crops import CenterCrop, FiveCrop, TenCrop
 from fastdata.transforms.identity import name_in
-from fastdata.transforms.nodes import Apply, Choice, OnTensors, Order
+from fastdata.transforms.nodes import Apply, ChosenStep, OnTensors, ShuffledSteps
 from fastdata.transforms.outcomes import (
     BEFORE_FLOATS,
     FLOATS,
@@ -34,11 +34,12 @@ from fastdata.transforms.outcomes import (
     NOT_KNOWN,
     Conversion,
     Declined,
-    Found,
+    Translation,
     default_floats,
+    tensor_image,
 )
 from fastdata.transforms.output import Normalize
-from fastdata.transforms.reading import Several, Step, tensor_image
+from fastdata.transforms.reading import Several, Step
 from fastdata.transforms.resizes import RandomResizedCrop, Resize
 from fastdata.transforms.targets import Delivery, dtypes_of
 
@@ -74,7 +75,7 @@ _STEPS: dict[str, type[Step]] = {
     for module in (colours, crops, output, policies, resizes, targets, warps)
     for name, step in _steps_of(module).items()
     if not issubclass(step, Several) and step is not Delivery
-} | {"RandomApply": Apply, "RandomChoice": Choice, "RandomOrder": Order}
+} | {"RandomApply": Apply, "RandomChoice": ChosenStep, "RandomOrder": ShuffledSteps}
 
 _VERSIONS = {
     "torchvision.transforms": 1,
@@ -90,7 +91,7 @@ def views(transform: Any) -> Several | None:
     return step.from_torchvision(transform, version) if version else None
 
 
-def translate(transform: Any, kind: str, dtype: str) -> Found | None:
+def translate(transform: Any, kind: str, dtype: str) -> Translation | None:
     """Translate one of torchvision's, as `Libraries.translate`; None for anything else."""
     if _is_identity(transform):
         return Conversion()
@@ -247,7 +248,7 @@ _CONVERSIONS = frozenset(
 )
 
 
-def _conversion(name: str, transform: Any, version: int, kind: str, dtype: str) -> Found:
+def _conversion(name: str, transform: Any, version: int, kind: str, dtype: str) -> Translation:
     on_tensors = kind in ("tensor", "image")
     match name:
         case "Identity" | "RGB":
@@ -281,7 +282,7 @@ def _conversion(name: str, transform: Any, version: int, kind: str, dtype: str) 
     return _convert(dtype, after, name == "ConvertImageDtype" or bool(transform.scale))
 
 
-def _dtypes(transform: Any, kind: str, dtype: str) -> Found:
+def _dtypes(transform: Any, kind: str, dtype: str) -> Translation:
     """Translate a ToDtype with a dict, which has dtypes of images and of targets."""
     by_class = transform.dtype
     delivery = Delivery(dtypes_of(by_class))
@@ -308,7 +309,7 @@ def _convert(before: str, after: str, scale: bool) -> Conversion | Declined:
     return Conversion(None, after)
 
 
-def _preset(transform: Any, kind: str, dtype: str) -> Found:
+def _preset(transform: Any, kind: str, dtype: str) -> Translation:
     """Translate a classification model's ``weights.transforms()``."""
     on_tensors = kind in ("tensor", "image")
     if on_tensors and (reason := _resizes_tensors(transform, dtype)) is not None:

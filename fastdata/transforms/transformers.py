@@ -22,7 +22,7 @@ from fastdata.transforms.checks import PILLOW_FILTERS
 from fastdata.transforms.crops import FlooredCenterCrop
 from fastdata.transforms.identity import is_code, name_in, overridden
 from fastdata.transforms.nodes import Operation
-from fastdata.transforms.outcomes import Conversion, Declined, Found
+from fastdata.transforms.outcomes import Conversion, Declined, Translation
 from fastdata.transforms.output import Normalize
 from fastdata.transforms.reading import Step
 from fastdata.transforms.resizes import Resize
@@ -32,7 +32,7 @@ _BACKENDS = "transformers.image_processing_backends"
 _FREE = frozenset({"__init__", "valid_kwargs"})
 
 
-def translate(transform: Any, kind: str, dtype: str) -> Found | None:
+def translate(transform: Any, kind: str, dtype: str) -> Translation | None:
     """Translate one of its image processors, as `Libraries.translate`; None for anything else."""
     own = _own_methods(transform)
     if own is None:
@@ -74,7 +74,7 @@ def _modules(model: str) -> tuple[str, str]:
     return f"{module}{model}", f"{module}pil_{model}"
 
 
-def _steps(processor: Any, model: str) -> Found:
+def _steps(processor: Any, model: str) -> Translation:
     # One image is as large as the largest.
     if processor.do_pad and (model not in _OF_OBJECTS or processor.pad_size is not None):
         return Declined("it pads images")

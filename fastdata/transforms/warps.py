@@ -62,7 +62,7 @@ class RandomRotation(Filling):
         return None if self.expand else size
 
     def unfit(self, reading: Reading) -> Declined | None:
-        if self.expand and reading.has_masks:
+        if self.expand and reading.masks:
             return Declined("torchvision expands masks unlike PIL images", "take expand=False")
         return super().unfit(reading)
 

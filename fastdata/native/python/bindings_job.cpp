@@ -223,111 +223,161 @@ std::vector<uint8_t> skipped(const py::object& skip, size_t count) {
   return {bytes.data, bytes.data + count};
 }
 
-/// A batch of images and the Python objects whose memory it uses.
-class Job : public PendingWork {
+/// How a batch's images are made for one view, and the memory for them. Python's objects are
+/// checked when a job takes them.
+struct Rendering {
+  py::object out;
+  std::string dtype;
+  Numbers mean, deviation;
+  py::object cuts;
+  std::optional<std::pair<py::object, uint64_t>> drawn;  // geometry and key, instead of cuts
+  py::object program;
+  std::array<uint8_t, 3> fill;
+  py::object targets;
+
+  /// Returns the rendering of one sample, by its own cut.
+  Rendering one(size_t index, const py::object& cut, const py::object& own_targets) const {
+    const py::slice place(static_cast<py::ssize_t>(index), static_cast<py::ssize_t>(index + 1), 1);
+    return {py::object(out[place]), dtype, mean, deviation, cut, {}, program, fill, own_targets};
+  }
+};
+
+/// A task for one view of a batch, and the Python objects whose memory it uses.
+class ViewTask {
  public:
-  Job(const py::object& data, const py::object& seek_points, const py::object& cuts,
-      const py::object& out, const std::string& dtype, const Numbers& mean,
-      const Numbers& deviation, const py::object& skip, int stride, bool check,
-      const py::object& program, const py::list& views, int max_scans,
-      const std::optional<std::pair<py::object, uint64_t>>& drawn, const py::object& targets,
-      const std::array<uint8_t, 3>& fill, const py::object& orientations)
-      : Job(std::make_shared<DecodeTask>(), data) {
-    const Output layout = add_out(out, parse_data_type(dtype));
+  ViewTask(Rendering rendering, size_t count, const BoundRows* rows)
+      : rendering_(std::move(rendering)), task_(std::make_shared<DecodeTask>()) {
+    const Output layout = add_out(parse_data_type(rendering_.dtype));
     std::vector<Output>& outputs = task_->outputs;
-    const bool looking_up = py::isinstance<BoundRows>(data);
-    const bool reading = looking_up || py::isinstance<BoundExtents>(data);
-    const size_t count = py::len(data);
     if (outputs.size() != count)
       throw py::value_error("out is not for as many samples as there are");
-    if (stride < 0) throw py::value_error("stride must not be below 0");
-    if (!program.is_none()) {
-      if (cuts.is_none() && !drawn)
-        throw py::value_error("a program needs cuts, which have its keys");
-      program_ = program;
-      task_->options.program = &py::cast<const PixelProgram&>(program);
-    } else if (layout.channels == 1) {
-      throw py::value_error("out of one channel needs a program that makes images grey");
-    }
-    for (const py::handle view : views) {
-      const std::shared_ptr<DecodeTask>& task = py::cast<Job&>(view).task_;
-      if (task->count() != count || !task->geometry == looking_up)
-        throw py::value_error("views are not of the same samples");
-      task_->views.push_back(task);
-    }
-    others_ = views;
-    normalisation_ = std::make_unique<Normalisation>(layout.type, mean, deviation,
-                                                     static_cast<size_t>(layout.channels),
-                                                     layout.plane_stride != 0);
+    add_program(layout.channels);
+    normalisation_ = std::make_unique<Normalisation>(
+        layout.type, rendering_.mean, rendering_.deviation, static_cast<size_t>(layout.channels),
+        layout.plane_stride != 0);
     for (Output& output : outputs) {
       output.scale = normalisation_->scale;
       output.offset = normalisation_->offset;
     }
-    task_->options.max_scans = max_scans;
-    std::copy(fill.begin(), fill.end(), task_->options.fill);
-    task_->check = check;
-    task_->stride = stride;
-    if (stride > 0) task_->built.resize(count);
-    if (drawn.has_value() != looking_up || (drawn && !cuts.is_none()))
+    std::copy(rendering_.fill.begin(), rendering_.fill.end(), task_->options.fill);
+    if (rendering_.drawn.has_value() != (rows != nullptr) ||
+        (rendering_.drawn && !rendering_.cuts.is_none()))
       throw py::value_error("rows, and rows alone, need drawn=, instead of cuts");
-    if (looking_up) {
-      const auto& rows = py::cast<const BoundRows&>(data);
-      task_->lookup = rows.lookup;
-      task_->extents = rows.lookup->extents;
-      geometry_ = drawn->first;
-      task_->geometry = &py::cast<const Geometry&>(geometry_);
-      task_->key = drawn->second;
-    } else if (reading) {
-      task_->extents = py::cast<const BoundExtents*>(data);
+    if (rows) {
+      if (!rendering_.targets.is_none())
+        throw py::value_error("targets are for cuts, and for as many samples");
+      task_->lookup = rows->lookup;
+      task_->extents = rows->lookup->extents;
+      task_->geometry = &py::cast<const Geometry&>(rendering_.drawn->first);
+      task_->key = rendering_.drawn->second;
+    } else {
+      add_samples(count);
     }
+  }
 
+  const std::shared_ptr<DecodeTask>& task() const { return task_; }
+
+  /// Returns the cut of each sample, once the batch is done.
+  py::array_t<Cut> cuts() const {
+    py::array_t<Cut> cuts(static_cast<py::ssize_t>(task_->samples.size()));
+    Cut* cut = cuts.mutable_data();
+    for (const Sample& sample : task_->samples) *cut++ = sample.cut;
+    return cuts;
+  }
+
+ private:
+  /// Takes an array of images of one size, or a list of arrays of one each; returns their layout.
+  Output add_out(DataType type) {
+    const py::object& out = rendering_.out;
+    std::vector<Output>& outputs = task_->outputs;
+    if (!py::isinstance<py::list>(out))
+      return add_outputs(out_.emplace_back(out, /*writable=*/true), type, outputs);
+    Output layout;
+    out_.reserve(py::len(out));
+    for (const py::handle one : out) {
+      const Output found = add_outputs(out_.emplace_back(one, /*writable=*/true), type, outputs);
+      if (layout.width <= 1 && layout.height <= 1) layout = found;
+    }
+    const ptrdiff_t apart = layout.plane_stride ? static_cast<ptrdiff_t>(size_of(type)) : 0;
+    for (Output& output : outputs) {
+      // The planes of one pixel are a pixel.
+      if (output.width == 1 && output.height == 1) output.plane_stride = apart;
+      if (output.channels != layout.channels || !output.plane_stride != !layout.plane_stride)
+        throw py::value_error("out has images of several layouts");
+    }
+    return layout;
+  }
+
+  void add_program(int channels) {
+    const py::object& program = rendering_.program;
+    if (!program.is_none()) {
+      if (rendering_.cuts.is_none() && !rendering_.drawn)
+        throw py::value_error("a program needs cuts, which have its keys");
+      task_->options.program = &py::cast<const PixelProgram&>(program);
+    } else if (channels == 1) {
+      throw py::value_error("out of one channel needs a program that makes images grey");
+    }
+  }
+
+  void add_samples(size_t count) {
     const std::vector<Targets>* moved = nullptr;
-    if (!targets.is_none()) {
-      targets_ = targets;
-      moved = &py::cast<const BoundTargets&>(targets).all;
-      if (looking_up || moved->size() != count)
+    if (!rendering_.targets.is_none()) {
+      moved = &py::cast<const BoundTargets&>(rendering_.targets).all;
+      if (moved->size() != count)
         throw py::value_error("targets are for cuts, and for as many samples");
     }
-    const Cut* cut = cuts_of(cuts, count);
-    const std::vector<int8_t> turns = orientations_of(orientations, count);
-    if (reading && !turns.empty()) throw py::value_error("extents have orientations of their own");
-    task_->skip = skipped(skip, count);
-    const bool seeking = !seek_points.is_none();
-    if (seeking && py::len(seek_points) != count)
-      throw py::value_error("seek_points must have one entry a sample");
-
-    if (looking_up) {
-      if (seeking) throw py::value_error("rows have seek points of their own");
-      return;
-    }
-    views_.reserve((reading ? 0 : count) + (seeking ? count : 0));
+    const Cut* cut = cuts_of(rendering_.cuts, count);
     task_->samples.resize(count);
     for (size_t i = 0; i < count; i++) {
       Sample& sample = task_->samples[i];
-      if (!reading) add_data(py::object(py::reinterpret_borrow<py::sequence>(data)[i]), sample);
-      if (!turns.empty()) sample.orientation = turns[i];
-      if (seeking) {
-        const py::object table = py::reinterpret_borrow<py::sequence>(seek_points)[i];
-        if (!table.is_none()) {
-          views_.emplace_back(table);
-          sample.seek_points = views_.back().bytes();
-        }
-      }
-      sample.output = outputs[i];
+      sample.output = task_->outputs[i];
       if (moved) sample.targets = &(*moved)[i];
       sample.cut = cut ? cut[i] : whole_cut(sample.output.width, sample.output.height);
     }
   }
 
-  ~Job() override { end(); }
+  Rendering rendering_;
+  std::vector<View> out_;
+  std::unique_ptr<Normalisation> normalisation_;
+  std::shared_ptr<DecodeTask> task_;
+};
 
-  /// Returns the cut of each sample.
-  py::array_t<Cut> cuts() const {
+/// A batch of images in one or more views, and the Python objects whose memory it uses.
+class DecodeJob : public PendingWork {
+ public:
+  DecodeJob(const py::object& data, const std::vector<Rendering>& views,
+            const py::object& seek_points, const py::object& skip, int stride, bool check,
+            int max_scans, const py::object& orientations)
+      : DecodeJob(data, tasks_of(data, views)) {
+    if (stride < 0) throw py::value_error("stride must not be below 0");
+    const size_t count = task_->count();
+    for (const ViewTask& view : views_) view.task()->options.max_scans = max_scans;
+    task_->check = check;
+    task_->stride = stride;
+    if (stride > 0) task_->built.resize(count);
+    task_->skip = skipped(skip, count);
+    if (!seek_points.is_none() && py::len(seek_points) != count)
+      throw py::value_error("seek_points must have one entry a sample");
+    const std::vector<int8_t> turns = orientations_of(orientations, count);
+    const bool in_memory = !task_->lookup && !py::isinstance<BoundExtents>(data);
+    if (!in_memory && !turns.empty())
+      throw py::value_error("extents have orientations of their own");
+    if (task_->lookup) {
+      if (!seek_points.is_none()) throw py::value_error("rows have seek points of their own");
+    } else if (in_memory) {
+      add_data(turns);
+    } else {
+      task_->extents = py::cast<const BoundExtents*>(data);
+    }
+    if (!seek_points.is_none()) add_seek_points(py::reinterpret_borrow<py::sequence>(seek_points));
+  }
+
+  ~DecodeJob() override { end(); }
+
+  /// Returns the cut of each sample in one view.
+  py::array_t<Cut> cuts(size_t view) const {
     require_done();
-    py::array_t<Cut> cuts(static_cast<py::ssize_t>(task_->samples.size()));
-    Cut* cut = cuts.mutable_data();
-    for (const Sample& sample : task_->samples) *cut++ = sample.cut;
-    return cuts;
+    return views_.at(view).cuts();
   }
 
   /// Waits for the batch. Returns (failures, built, seconds reading, seconds decoding, bytes read)
@@ -352,44 +402,48 @@ class Job : public PendingWork {
     return tables;
   }
 
-  Job(std::shared_ptr<DecodeTask> task, const py::object& data)
-      : PendingWork(task), data_(data), task_(std::move(task)) {}
-
-  /// Takes an array of images of one size, or a list of arrays of one each; returns their layout.
-  Output add_out(const py::object& out, DataType type) {
-    if (!py::isinstance<py::list>(out))
-      return add_outputs(out_.emplace_back(out, /*writable=*/true), type, task_->outputs);
-    std::vector<Output>& outputs = task_->outputs;
-    Output layout;
-    out_.reserve(py::len(out));
-    for (const py::handle one : out) {
-      const Output found = add_outputs(out_.emplace_back(one, /*writable=*/true), type, outputs);
-      if (layout.width <= 1 && layout.height <= 1) layout = found;
-    }
-    const ptrdiff_t apart = layout.plane_stride ? static_cast<ptrdiff_t>(size_of(type)) : 0;
-    for (Output& output : outputs) {
-      // The planes of one pixel are a pixel.
-      if (output.width == 1 && output.height == 1) output.plane_stride = apart;
-      if (output.channels != layout.channels || !output.plane_stride != !layout.plane_stride)
-        throw py::value_error("out has images of several layouts");
-    }
-    return layout;
+  DecodeJob(const py::object& data, std::vector<ViewTask> views)
+      : PendingWork(views[0].task()),
+        data_(data),
+        views_(std::move(views)),
+        task_(views_[0].task()) {
+    for (size_t i = 1; i < views_.size(); i++) task_->views.push_back(views_[i].task());
   }
 
-  void add_data(const py::object& data, Sample& sample) {
-    views_.emplace_back(data);
-    if (views_.back()->ndim == 1)
-      sample.jpeg = views_.back().bytes();
-    else
-      sample.raw = raw_image(views_.back());
+  static std::vector<ViewTask> tasks_of(const py::object& data,
+                                        const std::vector<Rendering>& views) {
+    if (views.empty()) throw py::value_error("a job needs a view");
+    const auto* rows = py::isinstance<BoundRows>(data) ? py::cast<const BoundRows*>(data) : nullptr;
+    std::vector<ViewTask> tasks;
+    for (const Rendering& view : views) tasks.emplace_back(view, py::len(data), rows);
+    return tasks;
+  }
+
+  /// Takes bytes or pixels in memory.
+  void add_data(const std::vector<int8_t>& turns) {
+    const auto data = py::reinterpret_borrow<py::sequence>(data_);
+    buffers_.reserve(task_->samples.size());
+    for (size_t i = 0; i < task_->samples.size(); i++) {
+      Sample& sample = task_->samples[i];
+      const View& bytes = buffers_.emplace_back(py::object(data[i]));
+      if (bytes->ndim == 1)
+        sample.jpeg = bytes.bytes();
+      else
+        sample.raw = raw_image(bytes);
+      if (!turns.empty()) sample.orientation = turns[i];
+    }
+  }
+
+  void add_seek_points(const py::sequence& tables) {
+    for (size_t i = 0; i < task_->samples.size(); i++) {
+      const py::object table = tables[i];
+      if (!table.is_none()) task_->samples[i].seek_points = buffers_.emplace_back(table).bytes();
+    }
   }
 
   py::object data_;
-  std::vector<View> out_;
-  std::vector<View> views_;
-  std::unique_ptr<Normalisation> normalisation_;
-  py::object program_, geometry_, targets_;
-  py::list others_;  // jobs of further views
+  std::vector<ViewTask> views_;
+  std::vector<View> buffers_;  // of data and seek points
   std::shared_ptr<DecodeTask> task_;
 };
 
@@ -452,21 +506,25 @@ void bind_job(py::module_& m) {
       .def("done", &PendingWork::done)
       .def("cancel", &PendingWork::cancel)
       .def("failures", &PendingWork::failures);
-  py::class_<Job, PendingWork>(m, "Job")
-      .def(py::init<const py::object&, const py::object&, const py::object&, const py::object&,
-                    const std::string&, const Numbers&, const Numbers&, const py::object&, int,
-                    bool, const py::object&, const py::list&, int,
-                    const std::optional<std::pair<py::object, uint64_t>>&, const py::object&,
-                    const std::array<uint8_t, 3>&, const py::object&>(),
-           py::arg("data"), py::kw_only(), py::arg("seek_points") = py::none(),
-           py::arg("cuts") = py::none(), py::arg("out"), py::arg("dtype"),
-           py::arg("mean") = py::none(), py::arg("std") = py::none(), py::arg("skip") = py::none(),
-           py::arg("stride") = 0, py::arg("check") = true, py::arg("program") = py::none(),
-           py::arg("views") = py::list(), py::arg("max_scans") = SampleOptions{}.max_scans,
-           py::arg("drawn") = py::none(), py::arg("targets") = py::none(),
-           py::arg("fill") = std::array<uint8_t, 3>{}, py::arg("orientations") = py::none())
-      .def("cuts", &Job::cuts)
-      .def("collect", &Job::collect, py::arg("timeout") = py::none());
+  py::class_<Rendering>(m, "Rendering")
+      .def(py::init<py::object, std::string, Numbers, Numbers, py::object,
+                    std::optional<std::pair<py::object, uint64_t>>, py::object,
+                    std::array<uint8_t, 3>, py::object>(),
+           py::arg("out"), py::kw_only(), py::arg("dtype") = "uint8", py::arg("mean") = py::none(),
+           py::arg("std") = py::none(), py::arg("cuts") = py::none(), py::arg("drawn") = py::none(),
+           py::arg("program") = py::none(), py::arg("fill") = std::array<uint8_t, 3>{},
+           py::arg("targets") = py::none())
+      .def("one", &Rendering::one, py::arg("index"), py::arg("cut"),
+           py::arg("targets") = py::none())
+      .def_readonly("out", &Rendering::out);
+  py::class_<DecodeJob, PendingWork>(m, "DecodeJob")
+      .def(py::init<const py::object&, const std::vector<Rendering>&, const py::object&,
+                    const py::object&, int, bool, int, const py::object&>(),
+           py::arg("data"), py::arg("views"), py::kw_only(), py::arg("seek_points") = py::none(),
+           py::arg("skip") = py::none(), py::arg("stride") = 0, py::arg("check") = true,
+           py::arg("max_scans") = SampleOptions{}.max_scans, py::arg("orientations") = py::none())
+      .def("cuts", &DecodeJob::cuts, py::arg("view") = 0)
+      .def("collect", &DecodeJob::collect, py::arg("timeout") = py::none());
   py::class_<ProbeJob, PendingWork>(m, "ProbeJob")
       .def(py::init<const py::object&>(), py::arg("extents"));
   py::class_<ReadJob, PendingWork>(m, "ReadJob")
@@ -476,7 +534,7 @@ void bind_job(py::module_& m) {
       .def("take", &ReadJob::take)
       .def("seconds", &ReadJob::seconds);
 
-  py::class_<Engine>(m, "Engine")
+  py::class_<Engine>(m, "ThreadPool")
       .def(py::init<int>(), py::arg("threads"))
       .def_property_readonly("threads", &Engine::threads)
       .def("submit", [](Engine& engine, PendingWork& job) { job.submit(engine); }, py::arg("job"));

@@ -1,9 +1,12 @@
 #include <pybind11/numpy.h>
+#include <pybind11/stl.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "draws.h"
 #include "plan/packing.h"
 #include "python/bindings.h"
 #include "python/python_view.h"
@@ -32,10 +35,28 @@ std::pair<py::array_t<int32_t>, py::array_t<int32_t>> pack_python(const Row<int3
   return {as_array(packing.items), as_array(packing.starts)};
 }
 
+py::array_t<uint64_t> sample_keys_python(uint64_t view_key, const Row<int64_t>& numbers,
+                                         const std::optional<Row<int64_t>>& occurrences) {
+  const py::ssize_t count = numbers.size();
+  if (occurrences && occurrences->size() != count)
+    throw py::value_error("occurrences must be as many as numbers");
+  py::array_t<uint64_t> keys(
+      std::vector<py::ssize_t>(numbers.shape(), numbers.shape() + numbers.ndim()));
+  const int64_t* number = numbers.data();
+  const int64_t* before = occurrences ? occurrences->data() : nullptr;
+  uint64_t* key = keys.mutable_data();
+  for (py::ssize_t i = 0; i < count; i++)
+    key[i] = sample_key(view_key, number[i], before ? before[i] : 0);
+  return keys;
+}
+
 }  // namespace
 
 void bind_plan(py::module_& m) {
   m.attr("MOST_BUDGET") = kMostBudget;
+  m.def("draw_bits", &draw_bits, py::arg("key"), py::arg("draw"));
+  m.def("sample_keys", &sample_keys_python, py::arg("view_key"), py::arg("numbers"),
+        py::arg("occurrences") = py::none());
   m.def("pack", &pack_python, py::arg("lengths"), py::arg("budget"));
 }
 

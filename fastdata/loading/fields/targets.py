@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata import _native
-from fastdata.batches.outlines import HINT, Outlines
 from fastdata.decode.rows import open_row
 from fastdata.errors import UsageError, warn
+from fastdata.loading.fields.outlines import HINT, Outlines
 from fastdata.storage.arrow import list_lengths, list_offsets
 from fastdata.storage.columns import Column, as_column, is_ragged, values_of
 from fastdata.storage.field_source import FieldSource, MissingError
@@ -33,14 +33,13 @@ from fastdata.storage.fields import (
 from fastdata.storage.shapes import looks_like
 from fastdata.transforms.forms import mapped
 from fastdata.transforms.joint import ABSENT, Joint, Moved, Target
-from fastdata.transforms.outcomes import Refusal, of_any_size
-from fastdata.transforms.reading import tensor_image
+from fastdata.transforms.outcomes import Refusal, tensor_image, without_fixed_size
 
 if TYPE_CHECKING:
     import torch
 
-    from fastdata.batches.images import Images
     from fastdata.decode.limits import Limits
+    from fastdata.loading.fields.images import Readable
     from fastdata.storage.source import Source
     from fastdata.transforms.reading import Step
 
@@ -157,9 +156,9 @@ def warn_of_boxes(
     warn(f"{argument}= moves the image, and {' and '.join(alike)} as plain values stay.\n{hint}")
 
 
-def reader_of(images: Images) -> TargetReader | None:
+def reader_of(images: Readable) -> TargetReader | None:
     """Return the reader of targets that follow the image; None without a joint transform."""
-    recipe = of_any_size(images.recipe)
+    recipe = without_fixed_size(images.recipe)
     if isinstance(recipe, Refusal) or recipe.joint is None:
         return None
     if recipe.tail and recipe.joint.names("geometry"):

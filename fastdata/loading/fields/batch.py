@@ -12,21 +12,21 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.batches.buffers import BatchMemory, BufferPool
-from fastdata.batches.helpers import result_of
 from fastdata.decode.codecs import Encoded
-from fastdata.decode.engine import PendingBatch
+from fastdata.decode.engine import PendingBatch, Reading, decode_one
 from fastdata.decode.fallback import Alone, Outcome, Verdict
 from fastdata.decode.jpeg import DecodeError
 from fastdata.decode.limits import Limits
 from fastdata.decode.rows import open_row
 from fastdata.errors import LEAVE_OUT, FastdataError, SampleError, UsageError
+from fastdata.executors import result_of
+from fastdata.loading.fields.buffers import BatchMemory, BufferPool
 from fastdata.plan.draws import sample_keys
 from fastdata.storage.source import BlobColumn, Source
 from fastdata.transforms.geometry import SMALL_HINT, Cuts
 
 if TYPE_CHECKING:
-    from fastdata.batches.targets import TargetReader
+    from fastdata.loading.fields.targets import TargetReader
     from fastdata.plan.schedule import Indices, Planned
     from fastdata.remote.prefetch import Fetch
     from fastdata.transforms.compile import Program, Recipe
@@ -154,24 +154,25 @@ class OneOfBatch(Alone):
         self._source, self._settings, self._batch = source, settings, batch
         self._index = int(batch.planned.indices[slot])
         self._slot, self._one, self._data = slot, slice(slot, slot + 1), data
+        self._programs = settings.recipe.programs
 
     def by_core(self) -> Verdict | None:
         """See `Alone.by_core`."""
-        settings, data = self._settings, self._data
+        data = self._data
         try:
             if data is None:
                 data = self._batch.gathered.extents.read(self._slot, check=True)
-            for view, program in zip(self._batch.views, settings.recipe.programs, strict=True):
-                out = view.memory.array[self._one]
-                cut = view.cuts[self._one]
-                turn = self._batch.gathered.extents.orientations[self._one]
-                _decode_one(program, cut, data, out, self._targets(), turn)
-        except DecodeError as error:
-            return Verdict(error.code, error.detail, error.offset)
         except (OSError, ValueError):  # its file was removed meanwhile: `by_codec` says so
             return Verdict()
-        self._data = data
-        return None
+        views = [
+            self._rendering(program, view.cuts[self._one], view.memory.array[self._one])
+            for view, program in zip(self._batch.views, self._programs, strict=True)
+        ]
+        turn = self._batch.gathered.extents.orientations[self._one].copy()
+        verdict = decode_one(data, views, Reading(orientations=turn))
+        if verdict is None:
+            self._data = data
+        return verdict
 
     def by_codec(self) -> Encoded:
         """See `Alone.by_codec`."""
@@ -188,15 +189,23 @@ class OneOfBatch(Alone):
 
     def _place(self, image: Encoded) -> None:
         """Put the image's crops into their slots; decode no more of it than they need."""
-        programs, cuts = self._settings.recipe.programs, self._cuts(image)
+        cuts = self._cuts(image)
         sides = image.width, image.height
         boxes = np.concatenate([cut["box"] for cut in cuts]).clip(0, [*sides, *sides])
         # A crop beside the image needs the pixel that is nearest.
         left, upper = np.minimum(boxes.min(0)[:2], np.subtract(sides, 1)).tolist()
         right, lower = np.maximum(boxes.max(0)[2:], 1).tolist()
         pixels = image.pixels((left, upper, right, lower))
-        for view, program, cut in zip(self._batch.views, programs, cuts, strict=True):
-            _decode_one(program, cut, pixels, self._room(view, program, cut), self._targets())
+        views = [
+            self._rendering(program, cut, self._room(view, program, cut))
+            for view, program, cut in zip(self._batch.views, self._programs, cuts, strict=True)
+        ]
+        if (verdict := decode_one(pixels, views)) is not None:
+            raise DecodeError(*verdict)
+
+    def _rendering(self, program: Program, cut: Cuts, out: Any) -> _native.Rendering:
+        options = program.batch_options()
+        return _native.Rendering(out, cuts=cut, targets=self._targets(), **options)
 
     def _targets(self) -> _native.Targets | None:
         batch = self._batch
@@ -233,7 +242,7 @@ class OneOfBatch(Alone):
         self._source.resized(planned.indices[one], width, height)
         before = None if planned.occurrences is None else planned.occurrences[one]
         cuts = []
-        for number, program in enumerate(self._settings.recipe.programs):
+        for number, program in enumerate(self._programs):
             keys = sample_keys(self._batch.key, planned.numbers[one], number, before)
             if self._settings.reader is None:
                 cuts.append(program.draw(width, height, keys))
@@ -275,20 +284,3 @@ def draw_joint(
     targets = reader.native(columns, *size)
     cuts, moved = program.move(targets, keys)
     return cuts, targets, moved, faults
-
-
-def _decode_one(
-    program: Program,
-    cut: Cuts,
-    sample: Any,
-    out: npt.NDArray[Any],
-    targets: _native.Targets | None,
-    orientations: npt.NDArray[np.int8] | None = None,
-) -> None:
-    """Decode one image, or cut it out of pixels, into its slot of the batch."""
-    options = {**program.batch_options(cut), "targets": targets}
-    if orientations is not None:
-        options["orientations"] = orientations.copy()
-    pending = PendingBatch([sample], out, fallback="never", **options)
-    pending.run()
-    pending.result()

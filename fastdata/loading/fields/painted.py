@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.batches.helpers import await_done, result_of
-from fastdata.batches.outlines import HINT, Painting
 from fastdata.errors import FastdataError
+from fastdata.executors import await_done, result_of
+from fastdata.loading.fields.outlines import HINT, Painting
 from fastdata.storage.arrow import as_arrow
 from fastdata.storage.fields import MASKS
 from fastdata.transforms.geometry import ANY_SIZE
@@ -20,9 +20,9 @@ from fastdata.transforms.joint import ABSENT
 if TYPE_CHECKING:
     import torch
 
-    from fastdata.batches.batch import Batch, Settings, View
-    from fastdata.batches.buffers import BufferPool
     from fastdata.decode.engine import Engine
+    from fastdata.loading.fields.batch import Batch, Settings, View
+    from fastdata.loading.fields.buffers import BufferPool
     from fastdata.plan.schedule import Planned
     from fastdata.storage.columns import Column
     from fastdata.storage.source import Source

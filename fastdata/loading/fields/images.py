@@ -1,8 +1,8 @@
-"""How the core reads a dataset of images, or why it does not."""
+"""Description of a dataset whose images the core reads, or the reason why it does not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,43 +15,31 @@ from fastdata.plan.schedule import Indices, Numbering
 from fastdata.storage.fields import IMAGES, Field, common_fields
 
 if TYPE_CHECKING:
-    from fastdata.dataset import ImageDataset
     from fastdata.storage.cache import Cache
     from fastdata.storage.source import Source
     from fastdata.transforms.compile import Recipe
     from fastdata.transforms.outcomes import Refusal
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of reading a dataset given as it is; the same attributes as `ImageDataset`'s."""
-
-    path: Any
-    source: Source
-    exif_transpose: bool = False
-    limits: Limits = field(default_factory=Limits)
-    cache: Cache | None = None
-    folder: Any = None
-    further_transforms: Mapping[str, Any] = field(default_factory=dict)
-
-    def is_image(self, name: str) -> bool:
-        """Return whether a name is that of a field of images or masks."""
-        return any(one.name == name and one.kind in IMAGES for one in self.source.fields)
-
-
-@dataclass(frozen=True)
-class Images:
+@dataclass(frozen=True, kw_only=True)
+class Readable:
     """Dataset of images that fastdata can read by itself.
 
     Attributes:
+        what: The dataset in words.
         dataset: The dataset that has the transforms.
-        options: The options of reading: the same dataset, if it is an `ImageDataset`.
+        path: The folder or the URL of its files, for messages.
+        source: Its rows; `open` returns those of a loader.
+        limits: Pixels and scans of an image that is decoded.
+        cache: The cache for seek points of files without an index, if one was given.
         open: Opens it; the argument: whether to keep seek points of files without an index.
-        transform: Transform of an image.
+        transform: Transform of an image; with ``joint`` of an image and its targets.
+        joint: Whether the transform takes more of a sample than its image.
         recipe: The transform compiled, or why it cannot be.
         files: (path, label) of each file of a torchvision folder; of its other datasets, what
             decides their samples; else None.
         subset: Its samples' numbers in the opened source, int64, shape (N,); None for all.
+        without_transform: Further fields of images that have none.
         sources: Names of the parts of a mixture; (): it is none.
         fields: Contents of a sample, in order.
         further: Transforms of further fields of images, compiled, by field.
@@ -61,16 +49,21 @@ class Images:
 
     what: str
     dataset: Any
-    options: ImageDataset | Options
+    path: Any
+    source: Source
+    limits: Limits = field(default_factory=Limits)
+    cache: Cache | None = None
     open: Callable[[bool], Source]
     transform: Any
-    target_transform: Callable[[int], Any] | None
+    target_transform: Callable[[int], Any] | None = None
+    joint: bool = False
     recipe: Recipe | Refusal
     files: Any = None
     subset: Indices | MixedRows | None = None
-    parts: tuple[Images, ...] = ()
+    parts: tuple[Readable, ...] = ()
     fields: tuple[str, ...] = ("image", "label")
     further: Mapping[str, Recipe | Refusal] = field(default_factory=dict)
+    without_transform: Collection[str] = ()
     keys: tuple[str, ...] = ()
     as_torch: bool = False
     sources: tuple[str, ...] = ()
@@ -89,7 +82,12 @@ class Images:
         """Fields of the source that `open` returns."""
         if self.parts:
             return common_fields([part.schema for part in self.parts])
-        return self.options.source.fields
+        return self.source.fields
+
+    def is_image(self, name: str) -> bool:
+        """Return whether a field has images, or masks that no transform moves."""
+        kinds = ("image",) if self.joint else IMAGES
+        return any(one.name == name and one.kind in kinds for one in self.source.fields)
 
     def numbering(self, source: Source) -> Numbering:
         """Return the mapping from this dataset's samples to those of its opened source."""
@@ -101,24 +99,24 @@ class Images:
         """Number of samples of the source that `open` returns."""
         return sum(part.opened for part in self.parts) if self.parts else len(self.dataset)
 
-    def equals(self, other: Images | NotKnown) -> bool:
+    def equals(self, other: Readable | Unreadable) -> bool:
         """Return whether samples and transforms are unchanged since another look."""
         return (
-            isinstance(other, Images)
+            isinstance(other, Readable)
             and self.transform is other.transform
             and self.target_transform is other.target_transform
             and self.recipe == other.recipe
             and (self.fields, self.keys) == (other.fields, other.keys)
             and self.further == other.further
             and _same_rows(self.subset, other.subset)
-            and self._agrees(other, Images.equals)
+            and self._agrees(other, Readable.equals)
         )
 
-    def opens_as(self, other: Images) -> bool:
+    def opens_as(self, other: Readable) -> bool:
         """Return whether a source that was opened for this has the files of the other."""
-        return self._agrees(other, Images.opens_as)
+        return self._agrees(other, Readable.opens_as)
 
-    def _agrees(self, other: Images, parts_agree: Callable[[Images, Images], bool]) -> bool:
+    def _agrees(self, other: Readable, parts_agree: Callable[[Readable, Readable], bool]) -> bool:
         """Compare the files; those of parts are compared once, by the function for these."""
         if self.parts or other.parts:
             return len(self.parts) == len(other.parts) and all(
@@ -161,7 +159,7 @@ def _same_rows(one: Any, other: Any) -> bool:
     return np.array_equal(one, other)
 
 
-class NotKnown(NamedTuple):
+class Unreadable(NamedTuple):
     """Dataset that fastdata cannot read by itself, and why; ``hint`` is the remedy.
 
     ``avoidable``: it has images that fastdata could read.
@@ -180,16 +178,16 @@ NUMBERED = (
 )
 
 
-def other_style(color: str) -> NotKnown:
+def other_style(color: str) -> Unreadable:
     """Return why the native core does not make images of another colour."""
     why, hint = f"color={color!r} gives images that are not RGB", "Take color='rgb'"
     if color == "unchanged":
         why += ", whose number of channels may differ: a batch of them cannot be stacked"
         hint += ", or bring them to one number of channels in the transform"
-    return NotKnown(why, f"{hint}.", color)
+    return Unreadable(why, f"{hint}.", color)
 
 
-def overridden(reason: str) -> NotKnown:
+def overridden(reason: str) -> Unreadable:
     """Return that a dataset has a method of its own instead of a library's."""
     hint = "Move its code to transform= and target_transform=, and remove the method."
-    return NotKnown(reason, f"{hint} {NUMBERED}")
+    return Unreadable(reason, f"{hint} {NUMBERED}")

@@ -12,16 +12,16 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fastdata.batches.batch import Batch, Settings
-from fastdata.batches.buffers import BufferPool
-from fastdata.batches.further import Pipelines, blobs_among, open_pipelines
-from fastdata.batches.helpers import InlineExecutor
-from fastdata.batches.images import Images, NotKnown
-from fastdata.batches.masks import MaskPipeline
-from fastdata.batches.pipeline import Pipeline
-from fastdata.batches.stats import Counters
-from fastdata.batches.targets import GEOMETRY, joint_of, reader_of
 from fastdata.errors import UsageError
+from fastdata.executors import InProcess
+from fastdata.loading.fields.batch import Batch, Settings
+from fastdata.loading.fields.buffers import BufferPool
+from fastdata.loading.fields.further import Pipelines, blobs_among, open_pipelines
+from fastdata.loading.fields.images import Readable, Unreadable
+from fastdata.loading.fields.masks import MaskPipeline
+from fastdata.loading.fields.pipeline import Pipeline
+from fastdata.loading.fields.stats import Counters
+from fastdata.loading.fields.targets import GEOMETRY, joint_of, reader_of
 from fastdata.plan.batches import SizedBatch
 from fastdata.plan.draws import epoch_key
 from fastdata.plan.schedule import Indices, occurrences_within
@@ -30,7 +30,7 @@ from fastdata.storage.fields import BLOBS, IMAGE, LABEL, MASKS, Field, outlines_
 from fastdata.storage.source import Source
 from fastdata.text import class_name
 from fastdata.transforms.checks import require_objects
-from fastdata.transforms.outcomes import Refusal, of_any_size
+from fastdata.transforms.outcomes import Refusal, without_fixed_size
 from fastdata.transforms.schedule import Varying, of_size, present_size
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class NativeSamples(ABC):
     _decoder: dict[Any, tuple[Any, SampleDecoder | None]] | None = None
 
     @abstractmethod
-    def described(self) -> Images | NotKnown:
+    def described(self) -> Readable | Unreadable:
         """Return how the core reads the images, or why it does not."""
 
     @abstractmethod
@@ -200,16 +200,15 @@ class NativeSamples(ABC):
         return self._decoder[size][1]
 
 
-def _decoder_of(images: Images | NotKnown) -> SampleDecoder | None:
-    if isinstance(images, NotKnown):
+def _decoder_of(images: Readable | Unreadable) -> SampleDecoder | None:
+    if isinstance(images, Unreadable):
         return None
-    options = images.options
     settings: dict[str, Settings] = {}
     for name, found in {"image": images.recipe, **images.further}.items():
-        recipe = of_any_size(found)
+        recipe = without_fixed_size(found)
         if isinstance(recipe, Refusal):
             return None
-        settings[name] = Settings(recipe, options.limits)
+        settings[name] = Settings(recipe, images.limits)
         settings[name].told_fallback.set()
     settings["image"].reader = reader_of(images)
     if settings["image"].recipe.parts:
@@ -220,7 +219,7 @@ def _decoder_of(images: Images | NotKnown) -> SampleDecoder | None:
 class SampleDecoder:
     """Decoder of samples in the calling thread: decodes, crops, applies the rest of transforms."""
 
-    def __init__(self, images: Images, settings: Mapping[str, Settings]) -> None:
+    def __init__(self, images: Readable, settings: Mapping[str, Settings]) -> None:
         self._images, self._fields = images, images.fields
         self._settings = settings
         self._source = images.open(False)
@@ -234,7 +233,7 @@ class SampleDecoder:
             blobs = blobs_among(self._source, self._fields)
             remote = self._source.start_pass(iter(()), self._numbering, set(), fields=blobs)
             pool = BufferPool(1, False)
-            helpers, counters = InlineExecutor(), Counters(0)
+            helpers, counters = InProcess(), Counters(0)
 
             def decoder(
                 source: Any, name: str, fetch: FetchField | None

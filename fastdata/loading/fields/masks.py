@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.batches.helpers import await_done, raise_outage, result_of
-from fastdata.batches.stats import Counters
 from fastdata.decode.codecs import Encoded
-from fastdata.decode.engine import PendingBatch
+from fastdata.decode.engine import decode_one
 from fastdata.decode.jpeg import DecodeError
 from fastdata.decode.rows import open_row
 from fastdata.errors import FastdataError, SampleError, UsageError
-from fastdata.remote.ranges import attach_fetched
+from fastdata.executors import await_done, result_of
+from fastdata.loading.fields.stats import Counters
+from fastdata.remote.ranges import attach_fetched, raise_outage
 from fastdata.storage.field_source import FieldSource
 from fastdata.text import human_size
 from fastdata.transforms.forms import MASK_FILTER
@@ -28,8 +28,8 @@ from fastdata.transforms.tree import Bytes, native_program
 if TYPE_CHECKING:
     import torch
 
-    from fastdata.batches.batch import Batch, Settings
-    from fastdata.batches.buffers import BufferPool
+    from fastdata.loading.fields.batch import Batch, Settings
+    from fastdata.loading.fields.buffers import BufferPool
     from fastdata.plan.schedule import Planned
     from fastdata.remote.prefetch import Fetch, FetchField
 
@@ -351,7 +351,6 @@ def _moved(
         values = np.concatenate([values, values[..., :1]], axis=2)
     values = np.ascontiguousarray(values)
     out = np.empty((1, height, width, channels), np.uint8)
-    pending = PendingBatch([values], out, fallback="never", cuts=cut, **options)
-    pending.run()
-    pending.result()
+    if (verdict := decode_one(values, [_native.Rendering(out, cuts=cut, **options)])) is not None:
+        raise DecodeError(*verdict)
     return out[0, ..., :count]

@@ -11,20 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.batches.batch import (
-    Batch,
-    OneOfBatch,
-    Settings,
-    View,
-    draw_joint,
-    too_small,
-)
-from fastdata.batches.buffers import BatchMemory, BufferPool
-from fastdata.batches.helpers import await_done, raise_outage, result_of
-from fastdata.batches.painted import OutlinePipeline
-from fastdata.batches.stats import Counters
 from fastdata.decode.decoders import NATIVE, PILLOW
-from fastdata.decode.engine import Engine, PendingBatch
+from fastdata.decode.engine import Engine, PendingBatch, Reading
 from fastdata.decode.fallback import Outcome, Step, Verdict, decode_alone
 from fastdata.decode.jpeg import jpeg_info
 from fastdata.decode.pillow import describe_kind
@@ -34,9 +22,21 @@ from fastdata.errors import (
     SampleError,
     warn,
 )
+from fastdata.executors import await_done, result_of
+from fastdata.loading.fields.batch import (
+    Batch,
+    OneOfBatch,
+    Settings,
+    View,
+    draw_joint,
+    too_small,
+)
+from fastdata.loading.fields.buffers import BatchMemory, BufferPool
+from fastdata.loading.fields.painted import OutlinePipeline
+from fastdata.loading.fields.stats import Counters
 from fastdata.plan.draws import child, sample_keys
 from fastdata.plan.schedule import Indices, Numbering, Planned
-from fastdata.remote.ranges import Fetches, attach_fetched
+from fastdata.remote.ranges import Fetches, attach_fetched, raise_outage
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.fields import IMAGE_AND_LABEL, MASKS
 from fastdata.storage.learnt import Stamped
@@ -81,7 +81,7 @@ def plan_fetches(
 
 
 def _options_of(programs: Sequence[Program]) -> list[dict[str, Any]]:
-    return [program.batch_options(_NO_CUTS) for program in programs]
+    return [program.batch_options() for program in programs]
 
 
 @contextmanager
@@ -163,17 +163,13 @@ class Pipeline:
         """Begin a batch whose rows the decode threads look up, and whose crops they draw."""
         planned, most = batch.planned, self._settings.limits.pixels or 0
         batch.rows = table.rows(planned.indices, planned.numbers, planned.occurrences, most)
-        given = []
+        views = []
         for number, options in enumerate(self._options):
-            batch.views.append(View(self._memory(batch, number), _NO_CUTS))
-            given.append(
-                {
-                    **options,
-                    "cuts": None,
-                    "drawn": (self._geometries[number], child(batch.key, number)),
-                }
-            )
-        self._submit(batch, batch.rows, given)
+            view = View(self._memory(batch, number), _NO_CUTS)
+            drawn = self._geometries[number], child(batch.key, number)
+            views.append(_native.Rendering(view.memory.array, drawn=drawn, **options))
+            batch.views.append(view)
+        self._submit(batch, batch.rows, views)
 
     def _begin(self, batch: Batch) -> None:
         """Begin a batch whose bytes can be read: probe sizes, or decode."""
@@ -427,34 +423,23 @@ class Pipeline:
             if not isinstance(which, slice):
                 options = _options_of(recipe.programs)
                 others = (~which).view(np.uint8) if skip is None else skip | ~which
-            given = [
-                {**one, "cuts": view.cuts, "targets": batch.targets}
+            views = [
+                _native.Rendering(view.memory.array, cuts=view.cuts, targets=batch.targets, **one)
                 for one, view in zip(options, batch.views, strict=True)
             ]
-            self._submit(batch, batch.gathered.extents, given, others)
+            self._submit(batch, batch.gathered.extents, views, others)
 
     def _submit(
         self,
         batch: Batch,
         samples: _native.Extents | _native.Rows,
-        given: Sequence[dict[str, Any]],
+        views: Sequence[_native.Rendering],
         skip: npt.NDArray[np.uint8] | None = None,
     ) -> None:
-        """Start decoding; ``given`` has the options of each view."""
-        (array, options), *others = zip(
-            (view.memory.array for view in batch.views), given, strict=True
-        )
-        pending = PendingBatch(
-            samples,
-            array,
-            skip=skip,
-            stride=self._source.capabilities.stride,
-            check=self._check,
-            fallback="never",
-            scans=self._settings.limits.scans,
-            views=[PendingBatch(samples, other, **their) for other, their in others],
-            **options,
-        )
+        """Start decoding."""
+        stride, scans = self._source.capabilities.stride, self._settings.limits.scans
+        reading = Reading(skip=skip, stride=stride, check=self._check, scans=scans)
+        pending = PendingBatch(samples, views, reading, fallback="never")
         batch.pending.append(pending)
         if self._engine is None:
             pending.run()
@@ -530,8 +515,8 @@ class Pipeline:
             return
         if failures * _FEW > len(batch.planned.indices):
             self._table = None
-        for view, part in zip(batch.views, (pending, *pending.views), strict=True):
-            view.cuts = part.cuts
+        for number, view in enumerate(batch.views):
+            view.cuts = pending.cuts(number)
         self._refuse_large(batch, gathered.widths, gathered.heights)
         self._refuse_small(batch, [view.cuts for view in batch.views])
 

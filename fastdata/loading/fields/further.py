@@ -12,27 +12,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from fastdata import _native
-from fastdata.batches.batch import Batch
-from fastdata.batches.helpers import (
-    InlineExecutor,
-    await_done,
-    helper_threads,
-    raise_outage,
-    result_of,
-)
-from fastdata.batches.masks import MaskPipeline
-from fastdata.batches.painted import OutlinePipeline
 from fastdata.errors import FastdataError, OutageError
-from fastdata.remote.ranges import attach_fetched
+from fastdata.executors import InProcess, await_done, helper_threads, result_of
+from fastdata.loading.fields.batch import Batch
+from fastdata.loading.fields.masks import MaskPipeline
+from fastdata.loading.fields.painted import OutlinePipeline
+from fastdata.remote.ranges import attach_fetched, raise_outage
 from fastdata.storage.columns import Column, join_columns, values_of, with_gaps
 from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.fields import BLOBS, IMAGE_AND_LABEL, LABEL, MASKS
 from fastdata.storage.source import Rows, Source
 
 if TYPE_CHECKING:
-    from fastdata.batches.pipeline import Pipeline
-    from fastdata.batches.targets import TargetReader
     from fastdata.decode.engine import Engine
+    from fastdata.loading.fields.pipeline import Pipeline
+    from fastdata.loading.fields.targets import TargetReader
     from fastdata.plan.schedule import Planned
     from fastdata.remote.prefetch import Fetch, FetchField, RemotePass
     from fastdata.transforms.joint import Moved
@@ -193,7 +187,7 @@ class ColumnPipeline(_OneStage):
         self._field = source.field(name)
         self._column = partial(source.column, name)
         local = source.capabilities.local
-        self._thread: Executor = InlineExecutor() if local else helper_threads(1)
+        self._thread: Executor = InProcess() if local else helper_threads(1)
 
     def begin(self, planned: Planned, key: int) -> ColumnBatch:
         """Begin to read a batch's values."""

@@ -1,1 +1,0 @@
-"""Batches of a source's samples: their crops, their pixels, their memory."""

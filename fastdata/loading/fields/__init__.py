@@ -1,0 +1,1 @@
+"""Fields of batches: their crops, their pixels, their memory; below the dataset."""
