@@ -24,10 +24,10 @@ def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> An
     """Return different numbers from 1, in the order in which an option names them."""
     if value is None:
         return None
-    found = dict.fromkeys(int(part) if part.isdecimal() else 0 for part in value.split(","))
-    if not all(found):
+    chosen = dict.fromkeys(int(part) if part.isdecimal() else 0 for part in value.split(","))
+    if not all(chosen):
         raise click.BadParameter(f"{value!r}: numbers from 1, by commas: 1,2,4", ctx, param)
-    return tuple(found)
+    return tuple(chosen)
 
 
 _PATH = click.Path(path_type=Path)
@@ -107,7 +107,7 @@ def command(
 
     FOLDER has a folder of images for each class, or is a dataset. This takes less than a minute.
     With --tree, all ways and all installed peers are compared; `make bench-peers` installs them.
-    Pixels and labels are checked before anything is timed. Ctrl-C shows what is measured by then.
+    Pixels and labels are checked before anything is timed. Ctrl-C shows the measurements so far.
     The exit code is 1 if a contender failed.
 
     \b

@@ -79,7 +79,7 @@ class Contender:
 
     @property
     def missing(self) -> str:
-        """Why it cannot run here, and how it can; "" if it can."""
+        """Reason why it cannot run here, and how it could; "" if it can."""
         if self.device != "cpu" and not has_gpu():
             return "there is no GPU"
         if not self.path.exists():
@@ -93,30 +93,30 @@ class Contender:
 
 
 def _fastdata(name: str, note: str, variant: str = "", **more: Any) -> Contender:
-    about = {"folder": f"fastdata-{name}", "prepared_as": name, **more}
-    return Contender(f"fastdata-{name}", _FASTDATA, variant or name, note=note, **about)
+    settings = {"folder": f"fastdata-{name}", "prepared_as": name, **more}
+    return Contender(f"fastdata-{name}", _FASTDATA, variant or name, note=note, **settings)
 
 
 def _staged(name: str, **more: Any) -> Contender:
-    about = {"folder": f"fastdata-{name}", "prepared_as": name, "staged": True, **more}
-    return _fastdata(f"{name}-shm", f"fastdata-{name}, staged to /dev/shm", "staged", **about)
+    settings = {"folder": f"fastdata-{name}", "prepared_as": name, "staged": True, **more}
+    return _fastdata(f"{name}-shm", f"fastdata-{name}, staged to /dev/shm", "staged", **settings)
 
 
 def _torch(name: str, variant: str, note: str, **more: Any) -> Contender:
-    about = {"needs": "" if "environment" in more else "torch", **more}
-    return Contender(name, "adapters/torch_loader.py", variant, note=note, **about)
+    settings = {"needs": "" if "environment" in more else "torch", **more}
+    return Contender(name, "adapters/torch_loader.py", variant, note=note, **settings)
 
 
 def _peer(name: str, adapter: str, note: str, variant: str = "", **more: Any) -> Contender:
-    about = {"environment": name.partition("-")[0], **more}
-    return Contender(name, f"peers/{adapter}.py", variant, note=note, **about)
+    settings = {"environment": name.partition("-")[0], **more}
+    return Contender(name, f"peers/{adapter}.py", variant, note=note, **settings)
 
 
 def _ffcv(name: str, max_side: int | None, stored: str) -> Contender:
     why = "FFCV re-encodes JPEGs, and OpenCV's averages and enlargements are not Pillow's"
-    about = {"tolerance": 15.0, "mean_tolerance": 6.0, "area": True, "why": why}
-    about |= {"folder": f"ffcv-{name}", "max_side": max_side}
-    return _peer(f"ffcv-{name}", "ffcv_loader", f"FFCV: {stored}", name, **about)
+    settings = {"tolerance": 15.0, "mean_tolerance": 6.0, "area": True, "why": why}
+    settings |= {"folder": f"ffcv-{name}", "max_side": max_side}
+    return _peer(f"ffcv-{name}", "ffcv_loader", f"FFCV: {stored}", name, **settings)
 
 
 _FASTDATA, _PIPELINE = "adapters/fastdata_loader.py", "adapters/dali_pipeline.py"
@@ -179,9 +179,9 @@ def of_dataset(dataset: Path) -> list[Contender]:
     name = f"fastdata-{'raw' if raw else manifest.container}"
     known = {contender.name: contender for contender in FASTDATA}
     # The reference is decoded from the dataset itself, so its images keep their size.
-    found = known.get(name) or replace(known["fastdata-lmdb"], name=name, note="an index in place")
+    own = known.get(name) or replace(known["fastdata-lmdb"], name=name, note="an index in place")
     beside = _torch("torch", "dataset", "torch's DataLoader, Pillow, the same dataset", folder="")
-    return [replace(found, max_side=None, folder=""), beside]
+    return [replace(own, max_side=None, folder=""), beside]
 
 
 def environments() -> Path:
@@ -227,12 +227,12 @@ def choose(names: Iterable[str] | None, among: Sequence[Contender]) -> list[Cont
         return able(among)
     chosen: dict[str, Contender] = {}
     for name in names:
-        found = [c for c in among if name in (c.name, c.family)]
-        if not found:
+        matching = [c for c in among if name in (c.name, c.family)]
+        if not matching:
             known = ", ".join(c.name for c in among)
             raise UsageError(f"no contender is called {name!r}", f"Known are {known}.")
-        if all(c.missing for c in found):
+        if all(c.missing for c in matching):
             can = ", ".join(c.name for c in among if not c.missing)
-            raise UsageError(f"{name} cannot run here: {found[0].missing}", f"What can: {can}.")
-        chosen |= {c.name: c for c in found}
+            raise UsageError(f"{name} cannot run here: {matching[0].missing}", f"What can: {can}.")
+        chosen |= {c.name: c for c in matching}
     return able(chosen.values())

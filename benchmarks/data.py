@@ -99,10 +99,10 @@ def fill(data: Path, most: int = sys.maxsize) -> bool:
     buffer = bytearray(1 << 20)
     seen = set()
     for path in _files(data):
-        about = path.stat()
-        if (about.st_dev, about.st_ino) in seen:
+        stat = path.stat()
+        if (stat.st_dev, stat.st_ino) in seen:
             continue  # a tree of links has each image many times
-        seen.add((about.st_dev, about.st_ino))
+        seen.add((stat.st_dev, stat.st_ino))
         with path.open("rb", buffering=0) as file:
             while file.readinto(buffer):
                 pass

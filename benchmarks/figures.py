@@ -165,8 +165,8 @@ def table(
     shown = shown if shown and shown[0] < 2 else [1, *shown]
     blank = [""] * (len(shown) - 2)
     failed = [[c["name"], "failed", *blank] for c in result["contenders"] if c["error"]]
-    found = [[cells[n] for n in shown] for _, cells in rows]
-    return Figures(title or result["workload"], [heads[n] for n in shown], found + failed)
+    lines = [[cells[n] for n in shown] for _, cells in rows]
+    return Figures(title or result["workload"], [heads[n] for n in shown], lines + failed)
 
 
 def beside(result: dict[str, Any]) -> str:

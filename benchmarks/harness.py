@@ -65,7 +65,7 @@ class MeasureOptions:
 class BenchmarkData:
     """Data to read: the user's dataset, and a tree, repeated to a number of ``images``.
 
-    ``work`` is the folder of what is prepared for contenders.
+    ``work`` is the folder of data prepared for contenders.
     """
 
     work: Path
@@ -109,8 +109,8 @@ def measure(
     begun = time.monotonic()
     for contender in contenders:
         shown = ("name", "note", "dtype", "tolerance", "mean_tolerance", "why")
-        about = {name: getattr(contender, name) for name in shown}
-        results[contender.name] = about | {"error": "", "checks": {}, "versions": {}, "runs": []}
+        settings = {name: getattr(contender, name) for name in shown}
+        results[contender.name] = settings | {"error": "", "checks": {}, "versions": {}, "runs": []}
     runs = len(contenders) * options.rounds * len(cases) * len(options.threads)
     length = f"{human_count(runs, 'run')} of {options.seconds:g} s"
     _say(f"{workload}: check {human_count(len(contenders), 'contender')}, then measure {length}")
@@ -158,8 +158,8 @@ def measure(
 
 
 def _passed(checks: dict[str, Any]) -> str:
-    """Return a sentence of what a contender's check found."""
-    most = [found["difference"] for found in checks.values() if "difference" in found]
+    """Return the result of a contender's check as a sentence."""
+    most = [check["difference"] for check in checks.values() if "difference" in check]
     if not most:
         return "what it loads is right"
     return f"labels are right, and pixels within {max(most):.2g} of 255 of Pillow's on average"
@@ -193,8 +193,8 @@ class _Measurement:
                 result["samples"] = len(data_of.listing(self.data.tree))
             try:
                 hand_over = partial(self._handed_over, contender, checked, case)
-                if found := self.check(contender, case, hand_over):
-                    result["checks"][case] = found
+                if figures := self.check(contender, case, hand_over):
+                    result["checks"][case] = figures
             except ContenderError as error:
                 raise ContenderError(f"{error}{_of(case)}") from None
             result["data_bytes"] = data_of.size(paths[case])
@@ -217,14 +217,14 @@ class _Measurement:
         if not run["filled"]:
             _say("the data is too large to be read into memory first: this is not a warm start")
         request = self._request(contender, path, run["threads"], run["case"])
-        about = f"{human_count(run['threads'], 'thread')}{_of(run['case'])}"
+        of_run = f"{human_count(run['threads'], 'thread')}{_of(run['case'])}"
         try:
             events = self._run(contender, request)
             first = events.get("first", {})
             if isinstance(self.check, PillowCheck):
                 _check_batches(first, request)
         except ContenderError as error:
-            _fail(result, f"{error} ({about})")
+            _fail(result, f"{error} ({of_run})")
             return
         run |= {"first_s": first["seconds"]} if first else {}
         run |= events["round"]
@@ -232,7 +232,7 @@ class _Measurement:
         result["runs"].append(run)
         said = f"{run['images'] / run['seconds']:,.0f} samples/s" if "images" in run else "done"
         turn = f"round {run['round'] + 1}/{self.options.rounds}"
-        _say(f"{turn} {contender.name}, {about}: {said}")
+        _say(f"{turn} {contender.name}, {of_run}: {said}")
 
     def _handed_over(self, contender: Contender, path: Path, case: str, count: int) -> list[Any]:
         """Return the arrays of the first batches, as the contender loads them."""
@@ -318,7 +318,7 @@ def machine() -> dict[str, Any]:
     for name in ("numpy", "pillow", "pyarrow", "lmdb"):
         with suppress(PackageNotFoundError):
             packages[name] = version(name)
-    found = {
+    facts = {
         "cpu": _cpu_name(),
         "cpus": usable_cpus(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
@@ -330,8 +330,8 @@ def machine() -> dict[str, Any]:
     if has_gpu():
         command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         with suppress(OSError):
-            found["gpu"] = subprocess.check_output(command, text=True).strip()
-    return found
+            facts["gpu"] = subprocess.check_output(command, text=True).strip()
+    return facts
 
 
 def _cpu_name() -> str:

@@ -134,20 +134,20 @@ class PeerCheck:
         self._first: dict[str, tuple[str, list[Pixels]]] = {}
 
     def __call__(self, contender: Contender, case: str, hand_over: HandOver) -> dict[str, Any]:
-        """Raise a ContenderError if a contender's batches are not those of the first one."""
-        given = hand_over(self._count)
+        """Raise a ContenderError if a contender's batches differ from the first one's."""
+        arrays = hand_over(self._count)
         if contender.tolerance is None:
             return {}
-        name, wanted = self._first.setdefault(case, (contender.name, given))
-        if [one.shape for one in given] != [one.shape for one in wanted]:
-            raise ContenderError(f"wrong shapes: not those of {name}")
+        name, wanted = self._first.setdefault(case, (contender.name, arrays))
+        if [one.shape for one in arrays] != [one.shape for one in wanted]:
+            raise ContenderError(f"shapes differ from {name}'s")
         if not self._random:
-            for number, (one, other) in enumerate(zip(given, wanted, strict=True)):
+            for number, (one, other) in enumerate(zip(arrays, wanted, strict=True)):
                 _compare(one, other, contender.tolerance, f"array {number} is not {name}'s")
             return {}
-        for shape in {one.shape[1:] for one in given if one.ndim > 2}:
+        for shape in {one.shape[1:] for one in arrays if one.ndim > 2}:
             both = (
-                np.concatenate([x for x in of if x.shape[1:] == shape]) for of in (given, wanted)
+                np.concatenate([x for x in of if x.shape[1:] == shape]) for of in (arrays, wanted)
             )
             if (apart := _errors_apart(*both)) > _ERRORS:
                 raise ContenderError(f"wrong images: {apart:.1f} standard errors from {name}'s")

@@ -117,17 +117,17 @@ class AnnotatedImages(TableImages):
 
     def __init__(
         self,
-        found: Annotations,
+        annotations: Annotations,
         root: str | os.PathLike[str],
         fields: Sequence[str] | None,
         inputs: Iterable[Any] = (),
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        chosen = [name for name in found.schema.names if fields is None or name in fields]
+        chosen = [name for name in annotations.schema.names if fields is None or name in fields]
         places = [os.fspath(root).rstrip("/")]
         if not is_url(root):
             places = [os.path.abspath(root), os.path.realpath(root)]
-        table, classes = found.table(*places), found.about.get("classes") or ()
+        table, classes = annotations.table(*places), annotations.about.get("classes") or ()
         #: Number of objects of each class.
         self.objects = dict.fromkeys(classes, 0)
         if "labels" in table.column_names:
@@ -138,10 +138,10 @@ class AnnotatedImages(TableImages):
             root,
             path="path",
             key="key",
-            masks=[name for name in found.masks if name in chosen],
-            formats={name: one for name, one in found.formats.items() if name in chosen},
+            masks=[name for name in annotations.masks if name in chosen],
+            formats={name: one for name, one in annotations.formats.items() if name in chosen},
             fields=fields,
-            about=found.about,
+            about=annotations.about,
             storage_options=storage_options,
         )
         self.about["root"] = str(self._tree)
@@ -175,20 +175,20 @@ class AnnotatedFolder:
     def names(self, below: str = "") -> list[str]:
         """Return the sorted paths of files, not hidden, at any depth in a folder."""
         prefix = f"{below}/" if below else ""
-        found: Iterable[str] = ()
+        paths: Iterable[str] = ()
         if self._listed is not None:
-            found = (name[len(prefix) :] for name in self._listed if name.startswith(prefix))
+            paths = (name[len(prefix) :] for name in self._listed if name.startswith(prefix))
         elif self.has_folder(below):
-            found = (self.tree / below).listed()
+            paths = (self.tree / below).listed()
         hidden = re.compile(r"(.*/)?\.", re.DOTALL)
-        return sorted(prefix + name for name in found if not hidden.match(name))
+        return sorted(prefix + name for name in paths if not hidden.match(name))
 
     def images(self, below: str) -> dict[str, list[str]]:
         """Return the images in one of its folders by their paths in it, without suffix."""
-        found: dict[str, list[str]] = {}
+        images: dict[str, list[str]] = {}
         for path in filter(is_image_name, self.names(below)):
-            found.setdefault(key_of(path[len(below) + 1 if below else 0 :]), []).append(path)
-        return found
+            images.setdefault(key_of(path[len(below) + 1 if below else 0 :]), []).append(path)
+        return images
 
     def lines(self, name: str) -> list[str]:
         """Return the lines of a text file in UTF-8, as Python's text files have them."""

@@ -70,15 +70,15 @@ def index_parts(
         if force:
             place.remove_all()
         parts = place.parts(append)
-        found = _missing(files, place.indexed(parts))
+        missing = _missing(files, place.indexed(parts))
         resumed = 0 if parts is None else parts.samples
-        if parts is not None and found and not append:
+        if parts is not None and missing and not append:
             raise UsageError(
-                f"{place.name}: an index without {human_count(len(found), 'file')} of the source",
+                f"{place.name}: an index without {human_count(len(missing), 'file')} of the source",
                 "Add them with --append, or start over with --force.",
             )
         before = parts
-        chunks = [found[at : at + part_files] for at in range(0, len(found), part_files)]
+        chunks = [missing[at : at + part_files] for at in range(0, len(missing), part_files)]
         for at, chunk in enumerate(chunks, 1):
             part = PART_NAME.format(0 if parts is None else len(parts.parts))
             manifest = place.finished(part, chunk, seek_points)
@@ -125,12 +125,12 @@ def _opened(
     if parts is None:
         return source
     names = [field.name for field in parts.field_list if field not in IMAGE_AND_LABEL]
-    others = {field.name for field in source.fields}
-    if not others > set(names):
+    of_files = {field.name for field in source.fields}
+    if not of_files > set(names):
         return source
     warn(
         f"{files[0]} and those after it have fields that the index lacks, which are left out: "
-        f"{', '.join(sorted(others - set(names)))}"
+        f"{', '.join(sorted(of_files - set(names)))}"
     )
     return open_source(files=files, fields=names)
 
@@ -139,11 +139,11 @@ def _added(parts: PartsManifest | None, name: str, manifest: Manifest, place: st
     """Return an index with one more part, which must fit the others."""
     entry, remote = PartEntry.of(name, manifest), is_url(manifest.root or "")
     if parts is None:
-        about = PartsManifest.of([entry], manifest)
+        index = PartsManifest.of([entry], manifest)
         # Files of a field are each part's own.
-        fields = tuple(replace(one, index=None, file=None, rows=0) for one in about.fields)
-        source = {what: value for what, value in about.source.items() if what != "fingerprint"}
-        return replace(about, fields=fields, source=source, remote=remote)
+        fields = tuple(replace(one, index=None, file=None, rows=0) for one in index.fields)
+        source = {what: value for what, value in index.source.items() if what != "fingerprint"}
+        return replace(index, fields=fields, source=source, remote=remote)
     problem = parts.difference(manifest)
     if parts.remote != remote:
         problem = "has its files on this machine, the other parts behind URLs, or the reverse"
@@ -193,18 +193,18 @@ class _Place:
 
     def parts(self, append: bool) -> PartsManifest | None:
         """Return the index, or None; a dataset of one becomes its first part."""
-        found = self.load()
-        if found is None or isinstance(found, PartsManifest):
-            if found is not None and not is_url(self._out):
+        manifest = self.load()
+        if manifest is None or isinstance(manifest, PartsManifest):
+            if manifest is not None and not is_url(self._out):
                 # Left by a run that was killed after the dataset of one had become a part.
                 remove_outputs(Path(self._out), {MANIFEST_NAME})
-            return found
-        if not append or is_url(self._out) or found.container != "archives":
-            other = append or found.container != "archives"
+            return manifest
+        if not append or is_url(self._out) or manifest.container != "archives":
+            other = append or manifest.container != "archives"
             hint = "Choose another --out" if other else "Add files with --append"
-            what = f"{self.name}: a dataset of one part in {found.container}"
+            what = f"{self.name}: a dataset of one part in {manifest.container}"
             raise UsageError(what, f"{hint}, or start over with --force.")
-        return _added(None, PART_NAME.format(0), self._adopt(found), self._out)
+        return _added(None, PART_NAME.format(0), self._adopt(manifest), self._out)
 
     def _adopt(self, manifest: Manifest) -> Manifest:
         """Make a dataset of one the first part of an index; it stays, too, until `write`."""
@@ -224,7 +224,7 @@ class _Place:
 
     def indexed(self, parts: PartsManifest | None) -> dict[str, int]:
         """Return the sizes of all files of an index, by location."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for part in () if parts is None else parts.parts:
             manifest = self.load(part.name)
             if manifest is None:
@@ -232,22 +232,22 @@ class _Place:
                     f"{redact(self.of(part.name))}: this part of {self.name} is missing",
                     "Put it back, or start over with --force.",
                 )
-            found |= _sizes(manifest)
-        return found
+            sizes |= _sizes(manifest)
+        return sizes
 
     def finished(
         self, part: str, files: Sequence[SourceFile], seek_points: bool
     ) -> Manifest | None:
         """Return the manifest of a part that an interrupted run has made of these files."""
-        found = self.load(part)
+        manifest = self.load(part)
         stride = DEFAULT_STRIDE if seek_points else None
-        if found is None or found.options.get("seek_points") != stride:
+        if manifest is None or manifest.options.get("seek_points") != stride:
             return None
-        if _sizes(found) != {file.location: file.size for file in files}:
+        if _sizes(manifest) != {file.location: file.size for file in files}:
             return None
         if not is_url(self._out):  # which a kill at the very end leaves
             shutil.rmtree(Path(self.of(part), WORK_NAME), ignore_errors=True)
-        return found
+        return manifest
 
     def write(self, parts: PartsManifest) -> None:
         """Write the index's manifest: from then on, this is the index."""

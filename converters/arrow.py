@@ -67,9 +67,9 @@ class ArrowImages(tabular.TabularImages):
                 "Copy them here first; of a dataset on the Hub, convert its Parquet files.",
             )
         path = require_utf8(Path(root).absolute())
-        found = arrow_splits(path)
-        tabular.taken_split(root, split, found)
-        rest = [one for one in found if one != split] if split is not None else []
+        splits = arrow_splits(path)
+        tabular.taken_split(root, split, splits)
+        rest = [one for one in splits if one != split] if split is not None else []
         more: Any = {"others": lambda: (one for name in rest for one in _files(path, name))}
         files = _files(path, split)
         super().__init__(files, str(path.resolve()), "arrow", split, **more, **columns)
@@ -108,16 +108,16 @@ def _files(path: Path, split: str | None) -> list[ArrowRows]:
     if (path / _STATE).is_file():
         return _saved(path)
     of_cache = (path / _INFO).is_file()
-    found = {
+    files = {
         name: file
         for name, file in data_files(LocalTree(path), _EXTENSION).items()
         if (split is None or _is_of(name, split)) and not (of_cache and _DERIVED.match(name))
     }
-    if not found:
+    if not files:
         raise lacks_data(
             path, f"holds no *{_EXTENSION}", "Name the folder of the files with --root."
         )
-    return [ArrowRows(name.removesuffix(_EXTENSION), file) for name, file in found.items()]
+    return [ArrowRows(name.removesuffix(_EXTENSION), file) for name, file in files.items()]
 
 
 def _saved(folder: Path) -> list[ArrowRows]:
@@ -135,10 +135,10 @@ def _saved(folder: Path) -> list[ArrowRows]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = parse_json(read_file(path))
+        content = parse_json(read_file(path))
     except (OSError, ValueError) as error:
         raise SourceError(f"{path}: cannot be read: {error}", "Save the dataset again.") from None
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 class ArrowRows(RowsFile):
@@ -152,7 +152,7 @@ class ArrowRows(RowsFile):
 
 
 class _Piece(NamedTuple):
-    """Rows of a record batch: its number in the file, and that of the first of these rows."""
+    """Rows of a record batch: the batch's number in the file, and the first row's."""
 
     rows: ArrowRows
     arrow: MappedArrow
@@ -233,9 +233,9 @@ class _OpenArrow(OpenRows):
             yield RowBatch(piece.batch.num_rows, values, places)
 
     def kept(self, column: str) -> str:
-        found = {piece.kept(column) for piece in self._pieces([column])}
+        ways = {piece.kept(column) for piece in self._pieces([column])}
         kinds = OUTSIDE, ROWS
-        return next((kind for kind in kinds if kind in found), EXTENTS)
+        return next((kind for kind in kinds if kind in ways), EXTENTS)
 
     def groups(self) -> list[int]:
         return [batch.num_rows for batch in self._arrow.batches([])]
@@ -246,8 +246,8 @@ class _OpenArrow(OpenRows):
         for name in names:
             if self.schema.get_all_field_indices(name) != [self.schema.get_field_index(name)]:
                 raise ValueError(f"it has no column {name}, or several")
-        first, about = 0, (self._rows, self._arrow, self._rows.file.mtime_ns)
+        first, shared = 0, (self._rows, self._arrow, self._rows.file.mtime_ns)
         for number, batch in enumerate(self._arrow.batches(names)):
             for at in range(0, batch.num_rows, most):
-                yield _Piece(*about, batch.slice(at, most), number, first + at)
+                yield _Piece(*shared, batch.slice(at, most), number, first + at)
             first += batch.num_rows

@@ -107,10 +107,10 @@ def _unpickle(data: bytes) -> dict[bytes, Any]:
         # The unpickler allocates memory for all memo places up to the named one.
         if "PUT" in opcode.name and int(argument or 0) > len(data):
             raise pickle.UnpicklingError(f"it names place {argument} of its memo")
-    found = _Unpickler(io.BytesIO(data), encoding="bytes").load()
-    if not isinstance(found, dict):
+    content = _Unpickler(io.BytesIO(data), encoding="bytes").load()
+    if not isinstance(content, dict):
         raise pickle.UnpicklingError("it has no dictionary")
-    return found
+    return content
 
 
 class Cifar(ImageSource):

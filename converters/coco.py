@@ -80,8 +80,8 @@ class CocoImages(AnnotatedImages):
             raise UsageError(what, "Name COCO's JSON files with --annotations.")
         reader = _Reader()
         for path in others:
-            name, found = _parsed(path, storage_options)
-            reader.add_categories(name, found)
+            name, content = _parsed(path, storage_options)
+            reader.add_categories(name, content)
         for path in annotations:
             reader.read(*_parsed(path, storage_options))
         super().__init__(reader.annotations(), images, fields, annotations, storage_options)
@@ -102,22 +102,22 @@ def coco_splits(
     if "images" in folders:
         images = folders["images"]
         folders = {**{name: images / name for name in images.classes()}, **folders}
-    found: dict[str, list[str]] = {}
+    files: dict[str, list[str]] = {}
     if "annotations" in folders:
         for name, file in data_files(folders["annotations"], ".json").items():
             match = _ANNOTATIONS.fullmatch(name)
             if match and match[1] in folders:
-                found.setdefault(match[1], []).append(file.location)
+                files.setdefault(match[1], []).append(file.location)
     for name, folder in folders.items():
         if beside := folder.file("_annotations.coco.json"):
-            found.setdefault(name, []).append(beside.location)
-    if not found or (split is not None and split not in found):
+            files.setdefault(name, []).append(beside.location)
+    if not files or (split is not None and split not in files):
         raise SourceError(
             f"{tree}: has no {split or 'split'} with annotations",
-            f"It has {', '.join(sorted(found)) or 'none'}. --root is the folder with annotations/; "
-            "or, if --annotations names the files, that of the images.",
+            f"It has {', '.join(sorted(files)) or 'none'}. --root is the folder with annotations/; "
+            "or, if --annotations names the files, the folder of the images.",
         )
-    return {name: (folders[name].root, found[name]) for name in sorted(found)}
+    return {name: (folders[name].root, files[name]) for name in sorted(files)}
 
 
 class _Object(NamedTuple):
@@ -197,11 +197,11 @@ class _Reader:
 
     def add_categories(self, file: str, content: dict[str, Any]) -> None:
         """Add the categories of a file."""
-        found: dict[str, set[int]] = {}
+        ids_by_name: dict[str, set[int]] = {}
         for category in content.get("categories", ()):
             known = self._add_category(file, category)
-            found.setdefault(known["name"], set()).add(known["id"])
-        for name, ids in found.items():  # two categories of one file may have one name
+            ids_by_name.setdefault(known["name"], set()).add(known["id"])
+        for name, ids in ids_by_name.items():  # two categories of one file may have one name
             elsewhere = self._ids.setdefault(name, ids)
             if ids.isdisjoint(elsewhere):
                 raise SourceError(
@@ -212,8 +212,8 @@ class _Reader:
             elsewhere |= ids
 
     def _add_category(self, file: str, category: Any) -> dict[str, Any]:
-        about = category if isinstance(category, dict) else {}
-        number, name = _whole(about.get("id")), about.get("name")
+        fields = category if isinstance(category, dict) else {}
+        number, name = _whole(fields.get("id")), fields.get("name")
         if number is None or not is_text(name):
             raise _not_coco(file, f"a category has no id and name: {_short(category)}")
         known = self._categories.setdefault(number, {"id": number, "name": name})
@@ -222,9 +222,9 @@ class _Reader:
                 f"{file}: the category {number} is {name!r}, but {known['name']!r} elsewhere",
                 "Correct the files: one id, one name.",
             )
-        if is_text(about.get("supercategory")):
-            known["supercategory"] = about["supercategory"]
-        points = about.get("keypoints") or []
+        if is_text(fields.get("supercategory")):
+            known["supercategory"] = fields["supercategory"]
+        points = fields.get("keypoints") or []
         if not isinstance(points, list) or not all(map(is_text, points)):
             raise _not_coco(file, f"keypoints of category {number} are not a list of names")
         if points:
@@ -233,18 +233,18 @@ class _Reader:
         return known
 
     def _add_image(self, place: str, key: str, entry: Any) -> None:
-        about = entry if isinstance(entry, dict) else {}
-        number, path = _whole(about.get("id")), about.get("file_name")
+        fields = entry if isinstance(entry, dict) else {}
+        number, path = _whole(fields.get("id")), fields.get("file_name")
         if number is None:
             self._unnumbered[key] = f"{place} has no whole number as id: {_short(entry)}"
-            self._odd_ids.add(repr(about.get("id")))
+            self._odd_ids.add(repr(fields.get("id")))
             return
         if not is_text(path) or not path:
             image = self._images.setdefault(number, _Image(None, key))
             image.problem = image.problem or f"{place} has no file_name: {_short(entry)}"
             return
         image = self._images.setdefault(number, _Image(path))
-        name, sides = f"the image {number}", [about.get("width"), about.get("height")]
+        name, sides = f"the image {number}", [fields.get("width"), fields.get("height")]
         try:
             if image.path != path:
                 raise ValueError(f"{name} has the file_name {image.path}, and {path}, too")
@@ -262,11 +262,11 @@ class _Reader:
             # A file's objects need ten times the memory of the arrays that become of them.
             annotation = annotations.pop()
             place = f"{name}: annotations[{number}]"
-            given = annotation.get("image_id") if isinstance(annotation, dict) else None
-            where = _whole(given)
+            image_id = annotation.get("image_id") if isinstance(annotation, dict) else None
+            where = _whole(image_id)
             if where is None:
                 problem = f"{place} has no whole number as image_id: {_short(annotation)}"
-                self._add_unnumbered(given, f"{short}/annotations/{number}", problem)
+                self._add_unnumbered(image_id, f"{short}/annotations/{number}", problem)
                 continue
             image = self._images.get(where)
             if image is None:
@@ -279,12 +279,16 @@ class _Reader:
                 what = f"{place} (id {_short(annotation.get('id'))})"
                 image.problem = image.problem or f"{what}: {error}"
 
-    def _add_unnumbered(self, given: Any, key: str, problem: str) -> None:
+    def _add_unnumbered(self, image_id: Any, key: str, problem: str) -> None:
         """Add an annotation whose image's id is no whole number; an image that it means is bad."""
-        digits = given if isinstance(given, str) and given.isascii() and given.isdigit() else ""
+        digits = (
+            image_id
+            if isinstance(image_id, str) and image_id.isascii() and image_id.isdigit()
+            else ""
+        )
         if image := self._images.get(int(digits)) if digits else None:
             image.problem = image.problem or problem
-        elif given is None or repr(given) not in self._odd_ids:
+        elif image_id is None or repr(image_id) not in self._odd_ids:
             self._unnumbered[key] = problem
 
     def _add_annotation(self, where: int, image: _Image, annotation: dict[str, Any]) -> None:
@@ -297,14 +301,14 @@ class _Reader:
         is_object = any(annotation.get(key) not in (None, []) for key in _OF_OBJECTS)
         is_object |= annotation.get("category_id") is not None and not caption
         if is_object or "caption" not in annotation:
-            box, found = self._object(annotation)
-            if isinstance(found.mask, dict):
-                height, width = found.mask["size"]
+            box, described = self._object(annotation)
+            if isinstance(described.mask, dict):
+                height, width = described.mask["size"]
                 image.require_size("its RLE", width, height)
             self._has_objects = True
-            self._keypoints = max(self._keypoints, len(found.keypoints or ()) // 3)
-            other = image.objects.get((number, box), found)
-            image.objects[number, box] = other.merged(found)
+            self._keypoints = max(self._keypoints, len(described.keypoints or ()) // 3)
+            other = image.objects.get((number, box), described)
+            image.objects[number, box] = other.merged(described)
             if caption in (None, ""):  # exporters write the key for every object
                 return
         if not is_text(caption):
@@ -340,7 +344,7 @@ class _Reader:
         )
 
     def annotations(self) -> Annotations:
-        """Return the images, sorted by id, and then what belongs to none."""
+        """Return the images sorted by id, then annotations that belong to no image."""
         labels = {number: label for label, number in enumerate(sorted(self._categories))}
         columns: dict[str, pa.DataType] = {"image_id": pa.int64()}
         if self._has_objects:
@@ -351,13 +355,13 @@ class _Reader:
         if self._has_captions:
             columns["captions"] = pa.list_(pa.string())
         categories = [self._categories[number] for number in sorted(self._categories)]
-        about = {
+        origin = {
             "kind": "coco",
             "annotations": self._names,
             "classes": [category["name"] for category in categories],
             "categories": categories,
         }
-        rows = Annotations(columns, about, _FORMATS)
+        rows = Annotations(columns, origin, _FORMATS)
         for where in self._bad.keys() & self._images.keys():  # listed in a later file
             self._images[where].problem = self._bad[where][1]
         for number in sorted(self._images):
@@ -398,29 +402,29 @@ def _parsed(
     """Return a file's name, for messages, and its content."""
     name = shown_name(os.fspath(path))
     try:
-        found = parse_json(read_file(path, storage_options), lenient=True)
+        content = parse_json(read_file(path, storage_options), lenient=True)
     except ValueError as error:
         raise _not_coco(name, f"it is not JSON: {error}") from None
-    if not isinstance(found, dict) or not isinstance(found.get("images"), list):
+    if not isinstance(content, dict) or not isinstance(content.get("images"), list):
         raise _not_coco(name, "it has no list of images")
     for part in ("categories", "annotations"):
-        if not isinstance(found.get(part, []), list):
+        if not isinstance(content.get(part, []), list):
             raise _not_coco(name, f"{part} is not a list")
-    return name, found
+    return name, content
 
 
-def _segmentation(found: Any) -> Any:
+def _segmentation(value: Any) -> Any:
     """Return polygons as arrays, or run lengths as a dict; None for none."""
-    if found is None or found == []:
+    if value is None or value == []:
         return None
-    if isinstance(found, list):
-        if not all(are_numbers(one) and not len(one) % 2 for one in found):
+    if isinstance(value, list):
+        if not all(are_numbers(one) and not len(one) % 2 for one in value):
             raise ValueError("its segmentation has a polygon that is not pairs of finite numbers")
-        return [array("d", one) for one in found]
-    size = found.get("size") if isinstance(found, dict) else None
+        return [array("d", one) for one in value]
+    size = value.get("size") if isinstance(value, dict) else None
     if not (isinstance(size, list) and len(size) == 2 and all(map(_is_side, size))):
-        raise ValueError(f"its segmentation is neither polygons nor RLE: {_short(found)}")
-    counts, whole = found.get("counts"), size[0] * size[1]
+        raise ValueError(f"its segmentation is neither polygons nor RLE: {_short(value)}")
+    counts, whole = value.get("counts"), size[0] * size[1]
     if isinstance(counts, str):
         counts = decode_counts(counts)
     if not isinstance(counts, list) or not all(

@@ -89,12 +89,12 @@ class Encoding:
         if self.kind == "raw":
             return image.tobytes(), ImageInfo("raw", *size, 3, info.orientation)
         out = io.BytesIO()
-        about: dict[str, Any] = {"quality": self.quality or DEFAULT_QUALITY}
+        settings: dict[str, Any] = {"quality": self.quality or DEFAULT_QUALITY}
         if info.orientation != 1:
-            about["exif"] = Image.Exif()
-            about["exif"][ExifTags.Base.Orientation] = info.orientation
+            settings["exif"] = Image.Exif()
+            settings["exif"][ExifTags.Base.Orientation] = info.orientation
         try:
-            image.save(out, "JPEG", **about)
+            image.save(out, "JPEG", **settings)
         except OSError as error:  # a side of more than 65,500 pixels
             raise SampleError(
                 f"{human_size(image.width, image.height)} cannot be encoded as JPEG: {error}"

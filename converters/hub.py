@@ -58,15 +58,15 @@ def hub_source(
     files = list(list_files(root, storage_options))
     chosen = _choose(place, files, _configs(root, files, storage_options))
     kind = _kind_of(chosen, place.shown) if kind is None else kind
-    given: dict[str, Any] = {"storage_options": storage_options, **options}
+    arguments: dict[str, Any] = {"storage_options": storage_options, **options}
     if kind not in _KINDS:
         raise UsageError(f"--kind {kind}: the Hub has none", f"Use {', '.join(_KINDS)}.")
     names = [name for name in chosen if _is_of(kind, name)]
     require_arguments(kind, set(options) - ({"fields"} if kind == "imagefolder" else set()))
     if kind == "imagefolder":
-        return _images(names, chosen, root, given)
+        return _images(names, chosen, root, arguments)
     opens: Any = WebDataset if kind == "webdataset" else partial(ParquetImages, extents=True)
-    source: Any = opens("::".join(join_url(root, name) for name in names), **given)
+    source: Any = opens("::".join(join_url(root, name) for name in names), **arguments)
     source.about = {**source.about, "root": join_url(root, place.path).rstrip("/")}
     return source  # type: ignore[no-any-return]
 
@@ -81,9 +81,9 @@ def _is_of(kind: str, name: str) -> bool:
 
 
 def _kind_of(names: Iterable[str], url: str) -> str:
-    found = Counter(kind for name in names for kind in _KINDS if _is_of(kind, name))
-    if found:
-        return found.most_common(1)[0][0]
+    counts = Counter(kind for name in names for kind in _KINDS if _is_of(kind, name))
+    if counts:
+        return counts.most_common(1)[0][0]
     suffixes = Counter(PurePosixPath(name).suffix for name in names)
     there = ", ".join(f"{count} {suffix or 'other'}" for suffix, count in suffixes.most_common(5))
     raise SourceError(
@@ -93,7 +93,7 @@ def _kind_of(names: Iterable[str], url: str) -> str:
 
 
 def _images(
-    images: Sequence[str], files: Sequence[str], root: str, given: dict[str, Any]
+    images: Sequence[str], files: Sequence[str], root: str, arguments: dict[str, Any]
 ) -> TableImages:
     """Return the source of single images, with their metadata or the classes of their folders."""
     metadata = [name for name in files if PurePosixPath(name).name in _METADATA]
@@ -102,26 +102,26 @@ def _images(
         columns = {_FILE_NAME: images}
         if len(set(names)) > 1:  # `datasets` drops the labels of a single class
             columns["label"] = names
-        return TableImages(pa.table(columns), root, path=_FILE_NAME, **given)
-    tables = [_metadata(root, name, given["storage_options"]) for name in metadata]
+        return TableImages(pa.table(columns), root, path=_FILE_NAME, **arguments)
+    tables = [_metadata(root, name, arguments["storage_options"]) for name in metadata]
     table = pa.concat_tables(tables, promote_options="default")
     paths = [name for name in table.column_names if name.endswith(_FILE_NAME)]
     first = _FILE_NAME if _FILE_NAME in paths else paths[0]
     others = [name for name in paths if name != first]
-    about = {"kind": "imagefolder", "root": root}
-    return TableImages(table, root, path=first, files=others, about=about, **given)
+    origin = {"kind": "imagefolder", "root": root}
+    return TableImages(table, root, path=first, files=others, about=origin, **arguments)
 
 
 def _metadata(root: str, name: str, storage_options: Mapping[str, Any] | None) -> pa.Table:
     """Return the rows of a file of metadata, with paths below the root."""
     url = join_url(root, name)
     table = read_table(url, storage_options, ())
-    folder, found = PurePosixPath(name).parent, False
+    folder, has_paths = PurePosixPath(name).parent, False
     for at, column in enumerate(table.column_names):
         if column.endswith(_FILE_NAME):
             paths = [one and str(folder / one) for one in table[column].to_pylist()]
-            table, found = table.set_column(at, column, pa.array(paths, pa.string())), True
-    if not found:
+            table, has_paths = table.set_column(at, column, pa.array(paths, pa.string())), True
+    if not has_paths:
         raise SourceError(f"{url}: has no column {_FILE_NAME}", "Convert the table by --path.")
     return table
 
@@ -134,13 +134,13 @@ def _choose(place: HubPlace, files: Sequence[str], configs: _Splits) -> Sequence
         named = _by_names([*names])
         return [names[one] for one in _only(named, "splits", place)]
     asked = list(filter(None, place.path.split("/")))
-    found: _Splits = configs or {"default": _by_names(files)}
-    config = "default" if "default" in found and not (asked and asked[0] in found) else None
-    if asked and asked[0] in found:
+    by_config: _Splits = configs or {"default": _by_names(files)}
+    config = "default" if "default" in by_config and not (asked and asked[0] in by_config) else None
+    if asked and asked[0] in by_config:
         config = asked.pop(0)
     if config is None:
-        config = _only({name: name for name in found}, "configs", place)
-    several = found[config]
+        config = _only({name: name for name in by_config}, "configs", place)
+    several = by_config[config]
     if len(asked) > 1 or (asked and asked[0] not in several):
         raise UsageError(
             f"{place._replace(path='').shown}: has no folder, config or split {'/'.join(asked)}",
@@ -149,14 +149,14 @@ def _choose(place: HubPlace, files: Sequence[str], configs: _Splits) -> Sequence
     return several[asked[0]] if asked else _only(several, "splits", place)
 
 
-def _only(found: Mapping[str, Any], what: str, place: HubPlace) -> Any:
+def _only(choices: Mapping[str, Any], what: str, place: HubPlace) -> Any:
     """Return the one value; raise UsageError if there are several."""
-    if len(found) == 1:
-        return next(iter(found.values()))
-    if not found:
+    if len(choices) == 1:
+        return next(iter(choices.values()))
+    if not choices:
         raise SourceError(f"{place.shown}: has no files of data", "Check the URL.")
-    example = f"{place.shown}/{next(iter(found))}"
-    raise UsageError(f"{place.shown}: has the {what} {', '.join(found)}", f"Name one: {example}")
+    example = f"{place.shown}/{next(iter(choices))}"
+    raise UsageError(f"{place.shown}: has the {what} {', '.join(choices)}", f"Name one: {example}")
 
 
 def _by_names(files: Sequence[str]) -> dict[str, list[str]]:
@@ -177,7 +177,7 @@ def _by_names(files: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _split_in(name: str) -> str | None:
-    """Return the split whose word stands alone in a name."""
+    """Return the split whose word is a word of a name."""
     words = set(re.split(r"[^a-z]+", name.lower()))
     return next((split for split, known in _WORDS.items() if words & {*known}), None)
 
@@ -197,9 +197,9 @@ def _configs(
     import yaml  # huggingface_hub needs it, too
 
     try:
-        found = (yaml.safe_load(front[1]) or {}).get("configs") or []
-        configs = {str(one.get("config_name", "default")): _patterns(one) for one in found}
-        default = [str(one.get("config_name")) for one in found if one.get("default")]
+        listed = (yaml.safe_load(front[1]) or {}).get("configs") or []
+        configs = {str(one.get("config_name", "default")): _patterns(one) for one in listed}
+        default = [str(one.get("config_name")) for one in listed if one.get("default")]
     except (yaml.YAMLError, AttributeError, TypeError, KeyError) as error:
         what = f"{join_url(root, _README)}: its configs cannot be read: {error}"
         raise SourceError(what, "Name a folder of the dataset in the URL.") from None
@@ -216,20 +216,20 @@ def _configs(
 def _patterns(config: Mapping[str, Any]) -> dict[str, list[str]] | None:
     """Return the patterns of a config's splits; None for those in the names of files."""
     folder = str(config.get("data_dir", "")).strip("./")
-    given = config.get("data_files")
-    if given is None:
+    files = config.get("data_files")
+    if files is None:
         return {"train": [f"{folder}/**"]} if folder else None
-    if isinstance(given, str):
-        given = [given]
-    if isinstance(given, list) and all(isinstance(one, str) for one in given):
-        given = {"train": given}
-    if isinstance(given, list):
-        given = {str(one["split"]): one["path"] for one in given}
+    if isinstance(files, str):
+        files = [files]
+    if isinstance(files, list) and all(isinstance(one, str) for one in files):
+        files = {"train": files}
+    if isinstance(files, list):
+        files = {str(one["split"]): one["path"] for one in files}
     return {
         str(split): [
             str(PurePosixPath(folder, one)) for one in ([of] if isinstance(of, str) else of)
         ]
-        for split, of in given.items()
+        for split, of in files.items()
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,11 +78,11 @@ class ClassFolders(NamedTuple):
     def records(self) -> Iterator[Record]:
         """Yield the images, one class after the other."""
         for name, label in self.folders:
-            found = False
+            has_images = False
             for record in class_records(self.tree, name, label, self.left_out):
-                found = True
+                has_images = True
                 yield record
-            if not found and not self.allow_empty:
+            if not has_images and not self.allow_empty:
                 raise SourceError(
                     f"{self.tree / name}: this class has no images",
                     "Remove the folder, or keep an empty class with --allow-empty.",
@@ -90,7 +90,7 @@ class ClassFolders(NamedTuple):
 
 
 def class_shards(
-    tree: Tree, folders: list[str], classes: list[str], *, allow_empty: bool
+    tree: Tree, folders: Sequence[str], classes: Sequence[str], *, allow_empty: bool
 ) -> list[ClassFolders]:
     """Return shards of some class folders, labelled by rank in ``classes``."""
     labels = {name: label for label, name in enumerate(classes)}

@@ -97,10 +97,10 @@ def splits(
 ) -> list[str]:
     """Return the splits below a root, ``train`` first."""
     place = source_tree(root, storage_options)
-    found = [split for split in SPLITS if _find(place, split)]
-    if not found:
+    there = [split for split in SPLITS if _find(place, split)]
+    if not there:
         raise _nothing_found(place, "train")
-    return found
+    return there
 
 
 def _nothing_found(root: Tree, split: str) -> SourceError:
@@ -119,7 +119,7 @@ class _Layout(NamedTuple):
     root: str | None
     location: Path | str
     wnids: list[str]
-    shards: Callable[[list[str]], Sequence[Listable]]
+    shards: Callable[[Sequence[str]], Sequence[Listable]]
 
 
 def _find(root: Tree, split: str, allow_empty: bool = False) -> _Layout | None:
@@ -165,7 +165,7 @@ def _flat(
     # The sort is stable: within a class, images stay in the order of their names.
     ordered = sorted(images, key=lambda image: image[0])
 
-    def shards(classes: list[str]) -> list[_Flat]:
+    def shards(classes: Sequence[str]) -> list[_Flat]:
         labels = {wnid: label for label, wnid in enumerate(classes)}
         named = ((wnid, f"{wnid}/{record.key}", record) for wnid, record in ordered)
         return [_Flat([r._replace(key=key, label=labels[wnid]) for wnid, key, r in named])]
@@ -220,7 +220,7 @@ def _train_archive(archive: SourceFile, allow_empty: bool) -> _Layout:
             raise SourceError(f"{archive}: {what}", "Download it again.")
     _check_wnids(archive, inner)
 
-    def shards(classes: list[str]) -> list[_ClassArchive]:
+    def shards(classes: Sequence[str]) -> list[_ClassArchive]:
         return [
             _ClassArchive(archive, tar, wnid, classes.index(wnid), allow_empty)
             for wnid, tar in sorted(inner.items())
@@ -239,8 +239,8 @@ class _ClassArchive(NamedTuple):
     allow_empty: bool
 
     def records(self) -> Iterator[Record]:
-        found = members(self.archive, self.inner.offset, self.inner.size)
-        images = sorted(image for image in found if is_image_name(image.name))
+        inside = members(self.archive, self.inner.offset, self.inner.size)
+        images = sorted(image for image in inside if is_image_name(image.name))
         if not images and not self.allow_empty:
             raise SourceError(
                 f"{self.archive}: {self.inner.name} has no images",

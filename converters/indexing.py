@@ -116,18 +116,20 @@ def _kind_of(place: str | os.PathLike[str], storage_options: Mapping[str, Any] |
         )
     if is_url(first):
         return next(iter(several), "imagefolder")
-    found = peek(first)
-    if found.kind == "imagefolder" and not any(os.path.isdir(f"{first}/{one}") for one in names):
+    recognised = peek(first)
+    if recognised.kind == "imagefolder" and not any(
+        os.path.isdir(f"{first}/{one}") for one in names
+    ):
         raise SourceError(
             f"{first}: holds nothing that can be indexed",
             f"Name a folder of *{', *'.join(SUFFIXES)}, of images or of folders of images; gunzip "
             "compressed tars.",
         )
-    if found.kind == "dataset":
+    if recognised.kind == "dataset":
         raise SourceError(f"{first}: a dataset already", f"ImageDataset({first!r}) reads it.")
-    if found.kind not in _SOURCES:
-        raise SourceError(f"{first}: {found.what}, which cannot be indexed", found.hint)
-    return found.kind
+    if recognised.kind not in _SOURCES:
+        raise SourceError(f"{first}: {recognised.what}, which cannot be indexed", recognised.hint)
+    return recognised.kind
 
 
 def index(
@@ -167,7 +169,7 @@ def index(
     Raises:
         Errors of `pack`.
     """
-    given = dict(source or {})
+    of_source = dict(source or {})
     reporting = reporting or (lambda _: nullcontext(SILENT))
     opener = partial(source_of, place, kind=kind, storage_options=storage_options)
     files = None
@@ -187,7 +189,7 @@ def index(
     if files and (append or len(files) > part_files or has_parts(out, storage_options)):
         return index_parts(
             files,
-            lambda **more: opener(**{**given, **more}),
+            lambda **more: opener(**{**of_source, **more}),
             out,
             append=append,
             part_files=part_files,
@@ -197,7 +199,7 @@ def index(
             storage_options=storage_options,
             **options,
         )
-    opened = opener(**given)
+    opened = opener(**of_source)
     with reporting("") as progress:
         return pack(
             opened,
@@ -228,13 +230,13 @@ def main() -> None:
     Pickled arguments come in; the number of samples left out, or an error, goes out.
     """
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    found: int | FastdataError
+    answer: int | FastdataError
     try:
-        found = _index_good(pickle.load(sys.stdin.buffer))
+        answer = _index_good(pickle.load(sys.stdin.buffer))
     except FastdataError as error:
-        found = error
+        answer = error
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # that process may have ended just now
-    sys.stdout.buffer.write(pickle.dumps(found))
+    sys.stdout.buffer.write(pickle.dumps(answer))
 
 
 def _end_with(parent: int) -> None:
@@ -243,16 +245,16 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _index_good(given: Mapping[str, Any], skip_bad: bool = False, tries: int = _TRIES) -> int:
+def _index_good(arguments: Mapping[str, Any], skip_bad: bool = False, tries: int = _TRIES) -> int:
     """Index without bad samples; return their number. Samples of one key are an error."""
     try:
-        return index(**given, skip_bad=skip_bad).manifest.skipped
+        return index(**arguments, skip_bad=skip_bad).manifest.skipped
     except BadSamplesError:
         if skip_bad:
             raise
-        return _index_good(given, True, tries)
+        return _index_good(arguments, True, tries)
     except BusyError:  # of a process whose parent was killed
         if not tries:
             raise
         time.sleep(_TICK)
-        return _index_good(given, skip_bad, tries - 1)
+        return _index_good(arguments, skip_bad, tries - 1)

@@ -80,11 +80,11 @@ _FORMAT = "format"
 
 
 def _schema(fields: Sequence[Field]) -> pa.Schema:
-    further = [
+    columns = [
         pa.field(_FIELD + one.name, one.type or _BLOB, metadata={_FORMAT: one.format})
         for one in fields
     ]
-    return pa.schema([*SCHEMA, *further])
+    return pa.schema([*SCHEMA, *columns])
 
 
 #: Containers that hold columns as text, a value a member or record.
@@ -183,10 +183,10 @@ def write_listing(
 
     numbered = enumerate(source.shards())
     task = partial(_list_shard, folder, _schema(source.fields))
-    for shard_rows, shard_totals, others in executor.run(task, numbered, tick, AHEAD):
+    for shard_rows, shard_totals, shard_left_out in executor.run(task, numbered, tick, AHEAD):
         rows.append(shard_rows)
         totals = Totals(*map(sum, zip(totals, shard_totals, strict=True)))
-        left_out.update(others)
+        left_out.update(shard_left_out)
         tick()
     total = sum(rows)
     if not total:
@@ -199,8 +199,8 @@ def write_listing(
     buckets = 1 + total // _COMPARED_AT_ONCE
     check = partial(_repeated_hashes, folder, len(rows), buckets)
     repeated: set[int] = set()
-    for found in executor.run(check, range(buckets), ahead=AHEAD):
-        repeated.update(found)
+    for hashes in executor.run(check, range(buckets), ahead=AHEAD):
+        repeated.update(hashes)
     listing = RecordListing(folder)
     clashes = _clashes(listing, repeated) if repeated else {}
     if clashes and not skip_bad:
@@ -223,7 +223,7 @@ _MOST_CLASHES = 10
 def _with_problems(
     listing: RecordListing, clashes: Mapping[int, tuple[str, str, str]]
 ) -> RecordListing:
-    """Return a listing in which some rows are bad: their key is that of an earlier one."""
+    """Return a listing in which rows with the key of an earlier row are bad."""
     at = SCHEMA.get_field_index("problem")
     touched = {bisect_right(listing.starts, row) - 1 for row in clashes}
     for shard, (start, stop) in enumerate(pairwise(listing.starts)):
@@ -276,8 +276,8 @@ def write_summary(
 ) -> None:
     """Complete a listing: write rows of each shard, and sums over all."""
     temporary = temporary_name(folder / _SUMMARY)
-    about = {"rows": rows, "totals": list(totals), "left_out": dict(left_out)}
-    temporary.write_text(json.dumps(about), "utf-8")
+    summary = {"rows": rows, "totals": list(totals), "left_out": dict(left_out)}
+    temporary.write_text(json.dumps(summary), "utf-8")
     os.replace(temporary, folder / _SUMMARY)
 
 
@@ -385,14 +385,14 @@ def _repeated_hashes(folder: Path, shards: int, buckets: int, bucket: int) -> li
             while len(hashes := np.fromfile(file, np.uint64, _HASHES_READ)):
                 pieces.append(hashes[hashes % np.uint64(buckets) == bucket])
     values = np.sort(np.concatenate(pieces))
-    found: list[int] = values[1:][values[1:] == values[:-1]].tolist()
-    return found
+    repeated: list[int] = values[1:][values[1:] == values[:-1]].tolist()
+    return repeated
 
 
 def _clashes(listing: RecordListing, repeated: set[int]) -> dict[int, tuple[str, str, str]]:
     """Return rows whose key an earlier row has: the key, and the paths of both, by number."""
     seen: dict[str, str] = {}
-    found: dict[int, tuple[str, str, str]] = {}
+    clashes: dict[int, tuple[str, str, str]] = {}
     wanted, start = np.array(sorted(repeated), np.uint64), 0
     for batch in listing.batches(0, len(listing)):
         keys = batch.column("key").to_pylist()
@@ -400,10 +400,10 @@ def _clashes(listing: RecordListing, repeated: set[int]) -> dict[int, tuple[str,
         for at in np.flatnonzero(np.isin(_hashes(keys), wanted)).tolist():
             path = printable(redact(paths[at].decode("utf-8", "surrogateescape")))
             if keys[at] in seen:
-                found[start + at] = keys[at], seen[keys[at]], path
+                clashes[start + at] = keys[at], seen[keys[at]], path
             seen.setdefault(keys[at], path)
         start += batch.num_rows
-    return found
+    return clashes
 
 
 class RecordListing:
@@ -414,12 +414,12 @@ class RecordListing:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        about = json.loads((folder / _SUMMARY).read_text("utf-8"))
-        self.totals = Totals(*about["totals"])
+        summary = json.loads((folder / _SUMMARY).read_text("utf-8"))
+        self.totals = Totals(*summary["totals"])
         #: Numbers of files that the source skipped, by suffix.
-        self.left_out: dict[str, int] = about["left_out"]
+        self.left_out: dict[str, int] = summary["left_out"]
         #: First row of each shard, and one past the last; `bisect_right` skips empty ones.
-        self.starts: list[int] = list(accumulate(about["rows"], initial=0))
+        self.starts: list[int] = list(accumulate(summary["rows"], initial=0))
         self._open: tuple[int, Any] | None = None
         self._held: tuple[tuple[int, int], pa.RecordBatch] | None = None
 
@@ -443,7 +443,9 @@ class RecordListing:
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
         """Yield the records from ``start`` to ``stop``."""
-        further = [(one.name, one.type) for one in self.schema if one.name.startswith(_FIELD)]
+        columns_of_fields = [
+            (one.name, one.type) for one in self.schema if one.name.startswith(_FIELD)
+        ]
         for batch in self.batches(start, stop):
             columns = map(python_values, batch.columns)
             misshapen = self._misshapen(batch)
@@ -457,19 +459,21 @@ class RecordListing:
                     row["annotated_size"] = tuple(map(int, annotated))
                 del row["size"], row["values"]
                 key = row["key"]
-                fields = tuple(_field(key, name, row.pop(name), kind) for name, kind in further)
+                fields = tuple(
+                    _field(key, name, row.pop(name), kind) for name, kind in columns_of_fields
+                )
                 yield Record(**row, fields=fields)
 
     def _misshapen(self, batch: pa.RecordBatch) -> dict[int, str]:
         """Return the problems of rows with a value of another shape than its format's, by place."""
-        found: dict[int, str] = {}
+        problems: dict[int, str] = {}
         for field in self.schema:
             meaning = (field.metadata or {}).get(_FORMAT.encode(), b"").decode()
             if meaning:
                 places = np.flatnonzero(misshapen(batch.column(field.name), meaning)).tolist()
                 problem = why_misshapen(field.name.removeprefix(_FIELD), meaning)
-                found |= dict.fromkeys(places, problem)
-        return found
+                problems |= dict.fromkeys(places, problem)
+        return problems
 
     @once
     def schema(self) -> pa.Schema:
@@ -516,10 +520,10 @@ class RecordListing:
         estimate: Estimate = UNCHANGED,
     ) -> Iterator[Unit]:
         """Cut the listing into units."""
-        about = json.dumps(options, sort_keys=True).encode()
+        salt = json.dumps(options, sort_keys=True).encode()
         runs = self.runs(0, len(self), most_bytes, most_rows, estimate)
         for number, (start, stop, size, stored) in enumerate(runs):
-            digest = hashlib.blake2b(about, digest_size=16)
+            digest = hashlib.blake2b(salt, digest_size=16)
             for batch in self.batches(start, stop):
                 for column in batch.columns:
                     update_digest(digest, column)

@@ -80,17 +80,17 @@ class LmdbImages(ImageSource):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         pattern = _compiled(keys)
-        found = _databases(root, storage_options)
+        databases = _databases(root, storage_options)
         where = redact(os.fspath(root)) if is_url(root) else str(Path(root).resolve())
-        self.archives = list(found.values())
+        self.archives = list(databases.values())
         self.inputs = [file.location for file in self.archives]
         self.about: dict[str, Any] = {"kind": "lmdb", "root": where}
         self.about |= {"database": database} if database else {}
         self.about |= {"keys": keys} if keys else {}
-        folders = found if "" not in found else {}
+        folders = databases if "" not in databases else {}
         named = None if database is None else database.encode()
         self._listings = []
-        for folder, file in found.items():
+        for folder, file in databases.items():
             self._listings.append(LmdbListing(file, folder, named, keys, {}, Counter()))
             _require_images(self._listings[-1])
         in_keys = pattern is not None and _CLASS in pattern.groupindex
@@ -147,21 +147,21 @@ def _databases(
         raise lacks_data(root, "is no LMDB of others", "")
     if (path / DATA_NAME).is_file():
         return {"": LocalFile(path / DATA_NAME)}
-    found: dict[str, SourceFile] = {}
+    databases: dict[str, SourceFile] = {}
     for entry in scan(path):
         if entry.is_dir() and os.path.isfile(os.path.join(entry.path, DATA_NAME)):
-            found[entry.name] = LocalFile(Path(entry.path, DATA_NAME))
+            databases[entry.name] = LocalFile(Path(entry.path, DATA_NAME))
         elif entry.name.endswith(_SUFFIXES) and entry.is_file():
-            found[entry.name] = LocalFile(Path(entry.path))
-    if not found:
+            databases[entry.name] = LocalFile(Path(entry.path))
+    if not databases:
         raise lacks_data(root, "holds no LMDB", "Name the folder of data.mdb with --root.")
-    if split := split_to_pack(map(_class_of, found)):
-        name = next(name for name in found if _class_of(name) == split)
+    if split := split_to_pack(map(_class_of, databases)):
+        name = next(name for name in databases if _class_of(name) == split)
         raise SourceError(
-            f"{root}: its databases are splits ({', '.join(found)})",
+            f"{root}: its databases are splits ({', '.join(databases)})",
             f"Pack each by itself: --root {shlex.quote(str(path / name))}",
         )
-    return found
+    return databases
 
 
 class LmdbListing(NamedTuple):
@@ -269,7 +269,7 @@ def _require_images(listing: LmdbListing) -> None:
         what = f"{listing.file}: no such keys here; it has the databases {names}"
         raise SourceError(what, "Check --root, --database and --keys.")
     raise SourceError(
-        f"{listing.file}: its values are no image files; that of {printable(first[0])} has "
+        f"{listing.file}: its values are no image files; the value of {printable(first[0])} has "
         f"{len(first[1]):,} bytes, which begin with {first[1][:16]!r}",
         "Pickles, Caffe's Datum and the like need code of their own: read them with the program "
         "that wrote them, and write an LMDB, or tar files, of the images' own bytes. --keys names "

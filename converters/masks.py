@@ -35,41 +35,44 @@ class MaskedImages(AnnotatedImages):
     ) -> None:
         places = posixpath.normpath(images), posixpath.normpath(masks)
         folder = AnnotatedFolder(root, storage_options)
-        found = _annotations(folder, *places, image_ending, mask_ending)
-        super().__init__(found, root, fields, storage_options=storage_options)
+        annotations = _annotations(folder, *places, image_ending, mask_ending)
+        super().__init__(annotations, root, fields, storage_options=storage_options)
 
 
 def _annotations(
     folder: AnnotatedFolder, images: str, masks: str, image_ending: str, mask_ending: str
 ) -> Annotations:
-    found, beside = _by_name(folder, images, image_ending), _by_name(folder, masks, mask_ending)
-    about = {"kind": "masks", "images": images, "masks": masks}
-    rows = Annotations({"mask": pa.string()}, about, masks=["mask"])
-    for name in sorted({*found, *beside}):
-        files, others = found.get(name, []), beside.get(name, [])
+    images_by_name, masks_by_name = (
+        _by_name(folder, images, image_ending),
+        _by_name(folder, masks, mask_ending),
+    )
+    origin = {"kind": "masks", "images": images, "masks": masks}
+    rows = Annotations({"mask": pa.string()}, origin, masks=["mask"])
+    for name in sorted({*images_by_name, *masks_by_name}):
+        files, mask_files = images_by_name.get(name, []), masks_by_name.get(name, [])
         values: dict[str, str] | str
         if not files:
-            values = f"{others[0]}: has no image in {images}/"
-        elif not others:
+            values = f"{mask_files[0]}: has no image in {images}/"
+        elif not mask_files:
             values = f"its mask {masks}/{name}{mask_ending}.png is missing"
-        elif len(files) > 1 or len(others) > 1:
-            several = files if len(files) > 1 else others
+        elif len(files) > 1 or len(mask_files) > 1:
+            several = files if len(files) > 1 else mask_files
             values = f"{' and '.join(several)} have the same name; keep one of them"
         else:
-            values = {"mask": others[0]}
+            values = {"mask": mask_files[0]}
         rows.add(files[0] if files else None, values, name)
     return rows
 
 
 def _by_name(folder: AnnotatedFolder, below: str, ending: str) -> dict[str, list[str]]:
-    found = {
+    by_name = {
         name.removesuffix(ending): paths
         for name, paths in folder.images(below).items()
         if name.endswith(ending)
     }
-    if not found:
+    if not by_name:
         raise SourceError(
             f"{folder}/{below}: has no images" + (f" that end in {ending}" if ending else ""),
             "Name the folders in --root with --images and --masks.",
         )
-    return found
+    return by_name

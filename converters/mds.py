@@ -60,9 +60,9 @@ class MdsImages(tabular.TabularImages):
         **columns: Any,
     ) -> None:
         tree = source_tree(root, storage_options)
-        found = mds_splits(root, storage_options)
-        split = tabular.taken_split(tree, split, found, one=True)
-        others = (tree / one for one in found if one != split)
+        splits = mds_splits(root, storage_options)
+        split = tabular.taken_split(tree, split, splits, one=True)
+        others = (tree / one for one in splits if one != split)
         files = _shards(tree if split is None else tree / split)
         more: Any = {"others": lambda: chain.from_iterable(map(_shards, others)), **columns}
         super().__init__(files, str(tree), "mds", split, **more)
@@ -75,11 +75,11 @@ def mds_splits(
     tree = source_tree(root, storage_options)
     if _has_index(tree):
         return []
-    found = [name for name in tree.classes() if _has_index(tree / name)]
-    if not found:
+    splits = [name for name in tree.classes() if _has_index(tree / name)]
+    if not splits:
         hint = "Name the folder of index.json with --root."
         raise lacks_data(str(tree), f"holds no {_INDEX}", hint)
-    return found
+    return splits
 
 
 def _has_index(tree: Tree) -> bool:
@@ -103,10 +103,10 @@ class _Column(NamedTuple):
         kind, shape = self.array()
         if kind is None:
             return pa.binary()
-        found = pa.from_numpy_dtype(kind)
+        type_of_items = pa.from_numpy_dtype(kind)
         for size in reversed(shape):
-            found = pa.list_(found, size)
-        return found
+            type_of_items = pa.list_(type_of_items, size)
+        return type_of_items
 
     def value(self, data: bytes) -> Any:
         """Return the value in its bytes, one of `fastdata.storage.arrow.python_values`."""
@@ -200,8 +200,8 @@ def _shards(tree: Tree) -> list[MdsRows]:
     assert index is not None
     try:
         with index.open() as opened:
-            found = parse_json(opened.read(_MOST_INDEX))
-        shards = [_shard(tree, index, one) for one in found["shards"]]
+            content = parse_json(opened.read(_MOST_INDEX))
+        shards = [_shard(tree, index, one) for one in content["shards"]]
     except FastdataError:
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -213,28 +213,28 @@ def _shards(tree: Tree) -> list[MdsRows]:
     return shards
 
 
-def _shard(tree: Tree, index: SourceFile, about: Mapping[str, Any]) -> MdsRows:
-    if about["format"] != "mds" or about["version"] != 2:
+def _shard(tree: Tree, index: SourceFile, entry: Mapping[str, Any]) -> MdsRows:
+    if entry["format"] != "mds" or entry["version"] != 2:
         raise SourceError(
-            f"{index}: its shards are of format {about['format']} {about['version']}, not mds 2",
+            f"{index}: its shards are of format {entry['format']} {entry['version']}, not mds 2",
             "Write the dataset again with MDSWriter.",
         )
-    name = str(about["raw_data"]["basename"])
+    name = str(entry["raw_data"]["basename"])
     if not is_inside(name):
         raise ValueError(f"{name} lies outside of its folder")
     file = tree.file(name)
-    if file is None and about.get("zip_data"):
+    if file is None and entry.get("zip_data"):
         raise SourceError(
-            f"{tree}/{about['zip_data']['basename']}: is compressed, so nothing can be read in the "
+            f"{tree}/{entry['zip_data']['basename']}: is compressed, so nothing can be read in the "
             "middle of it",
             "Unpack the shards beside it (zstd -d, gunzip, …), and run this again.",
         )
     if file is None:
         raise SourceError(f"{tree}/{name}: this shard is missing", "Copy the whole folder.")
-    names, encodings = about["column_names"], about["column_encodings"]
+    names, encodings = entry["column_names"], entry["column_encodings"]
     columns = tuple(
         _Column(str(one), str(encoding), int(size or 0))
-        for one, encoding, size in zip(names, encodings, about["column_sizes"], strict=True)
+        for one, encoding, size in zip(names, encodings, entry["column_sizes"], strict=True)
     )
     for column in columns:
         known = _NUMBERS.get(column.encoding)
@@ -244,7 +244,7 @@ def _shard(tree: Tree, index: SourceFile, about: Mapping[str, Any]) -> MdsRows:
         items = math.prod(shape) * (0 if kind is None else kind.itemsize)
         if len(shape) > _MOST_SIDES or any(side < 1 for side in shape) or items > MOST_BYTES:
             raise ValueError(f"column {column.name} has arrays of an impossible shape")
-    size, samples = int(about["raw_data"]["bytes"]), int(about["samples"])
+    size, samples = int(entry["raw_data"]["bytes"]), int(entry["samples"])
     if not 0 <= 4 * samples <= size:
         raise ValueError(f"{name} has {samples:,} samples in {size:,} bytes")
     return MdsRows(name.removesuffix(_EXTENSION), file, True, samples, size, columns)

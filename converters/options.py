@@ -155,10 +155,10 @@ def check_options(source: ImageSource, container: str, options: PackOptions) -> 
 def _require_no_pixels(source: ImageSource) -> None:
     """Reject smaller images beside fields that would still belong to the larger ones."""
     known: set[str] = set()
-    about: Any = source.about
-    while isinstance(about, Mapping):  # a packed dataset is "of" its source
-        known.update(_IN_PIXELS.get(about.get("kind"), ()))
-        about = about.get("of")
+    origin: Any = source.about
+    while isinstance(origin, Mapping):  # a packed dataset is "of" its source
+        known.update(_IN_PIXELS.get(origin.get("kind"), ()))
+        origin = origin.get("of")
     names = []
     for field in source.fields:
         pixels = field.format and not field.format.startswith(RELATIVE)
@@ -205,7 +205,7 @@ def check_out(source: ImageSource, out: str | os.PathLike[str]) -> None:
 
 
 def check_classes(source: ImageSource, out: str | os.PathLike[str]) -> None:
-    """Reject numbers of classes that differ from another split's, packed beside the output."""
+    """Reject labels that mean other classes in another split, packed beside the output."""
     names, ours = _class_names(source.classes, source.about), _origin(source.about)
     here = Path(out).absolute()
     # The index of parts compares its parts. Two sources without a root may have nothing in common.
@@ -239,18 +239,18 @@ def check_classes(source: ImageSource, out: str | os.PathLike[str]) -> None:
                 )
 
 
-def _class_names(labels: Sequence[str], about: Mapping[str, Any]) -> list[str]:
+def _class_names(labels: Sequence[str], origin: Mapping[str, Any]) -> list[str]:
     """Return the names of a label's classes, else of the classes of objects."""
-    found = labels or about.get("classes")
-    return list(map(str, found)) if isinstance(found, Sequence) else []
+    names = labels or origin.get("classes")
+    return list(map(str, names)) if isinstance(names, Sequence) else []
 
 
-def _origin(about: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what the splits of a source have in common."""
-    root = str(about.get("root", "")).rstrip("/")
+def _origin(source: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the part of a source's origin that its splits share."""
+    root = str(source.get("root", "")).rstrip("/")
     folder, _, name = root.rpartition("/")
-    label = about.get("label") or about.get("columns")
-    return about.get("kind"), label, folder if is_split(name) else root
+    label = source.get("label") or source.get("columns")
+    return source.get("kind"), label, folder if is_split(name) else root
 
 
 def require_fields(fields: Sequence[Field]) -> None:

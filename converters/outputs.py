@@ -67,9 +67,9 @@ class Outputs:
     def done(self, current: Current, arrived: Arrived) -> dict[int, UnitPart]:
         """Return the units that an earlier run has finished, by number."""
         parts = ((unit.number, current(unit)) for unit in self.units)
-        found = {number: part for number, part in parts if part is not None}
-        sent = arrived(part.file for part in found.values() if part.file is not None)
-        return {n: p for n, p in found.items() if p.file is None or self._is_there(p.file, sent)}
+        done = {number: part for number, part in parts if part is not None}
+        sent = arrived(part.file for part in done.values() if part.file is not None)
+        return {n: p for n, p in done.items() if p.file is None or self._is_there(p.file, sent)}
 
     def _is_there(self, file: FileEntry, sent: set[str]) -> bool:
         path = self.job.out / file.name
@@ -180,17 +180,17 @@ class OneFile(Outputs):
             # A kill came between renaming the file and writing the manifest: undo the renaming.
             os.replace(self._data, self._unfinished)
         left = lmdb.entries(self._unfinished)
-        found: dict[int, UnitPart] = {}
+        done: dict[int, UnitPart] = {}
         for unit in self.units:
             part = current(unit)
             # The file is written in order: samples cannot be inserted. A kill may have come
             # between writing a part and its commit.
             if part is None or part.samples > left:
                 break
-            found[unit.number] = part
+            done[unit.number] = part
             left -= part.samples
         # Commits cannot be undone without changing the file's bytes.
-        return {} if left else found
+        return {} if left else done
 
     def names(self, done: Mapping[int, UnitPart]) -> set[str]:
         """Return the name of the file, if a unit is finished."""
@@ -234,11 +234,11 @@ class OneFile(Outputs):
         """Name the file, note where its blobs lie, and return its entry."""
         publish(self._unfinished, self._data)
         self._samples = sum(part.samples for part in parts)
-        found = lmdb.extents(self._data, self._blobs)
+        extents = lmdb.extents(self._data, self._blobs)
         count = 0
         # Field after field, so that one walk through the file serves all fields.
         with self._extents.open("wb") as file:
-            while held := list(islice(found, ROWS_PER_BATCH)):
+            while held := list(islice(extents, ROWS_PER_BATCH)):
                 for place, name in enumerate(self._blobs):
                     file.seek(_EXTENT * (place * self._samples + count))
                     np.array([one.get(name, (0, 0)) for one in held], np.int64).tofile(file)
@@ -259,19 +259,19 @@ class OneFile(Outputs):
         with self._extents.open("rb") as file:
             file.seek(_EXTENT * self._blobs.index(field) * self._samples)
             for batch in super().rows(parts, numbers, field):
-                found = np.fromfile(file, np.int64, 2 * batch.num_rows).reshape(-1, 2)
-                if not np.array_equal(found[:, 1], as_numpy(batch.column("length"))):
+                extents = np.fromfile(file, np.int64, 2 * batch.num_rows).reshape(-1, 2)
+                if not np.array_equal(extents[:, 1], as_numpy(batch.column("length"))):
                     raise self._different()
-                offsets = array(found[:, 0].tolist(), pa.int64())
+                offsets = array(extents[:, 0].tolist(), pa.int64())
                 yield batch.set_column(at, SCHEMA.field(at), offsets)
 
 
 def _numbered(batch: pa.RecordBatch, numbers: Mapping[str, int]) -> pa.RecordBatch:
     """Return index rows with the numbers of archives instead of their paths."""
     # None: the sample has no such blob.
-    found = [0 if name is None else numbers[name] for name in batch.column("path").to_pylist()]
+    files = [0 if name is None else numbers[name] for name in batch.column("path").to_pylist()]
     columns = dict(zip(SCHEMA.names, batch.columns, strict=True))
-    columns |= {"file": array(found, pa.int32()), "path": pa.nulls(len(found), pa.string())}
+    columns |= {"file": array(files, pa.int32()), "path": pa.nulls(len(files), pa.string())}
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=SCHEMA)
 
 
@@ -290,6 +290,6 @@ def _counted(
         for code in np.unique(codes).tolist():
             name, of_kind = column.dictionary[code].as_py(), lengths[codes == code]
             images, size, before = kinds.get(name, EncodingTotals(0, 0, 0))
-            found = len(of_kind), int(of_kind.sum()), int(turned[codes == code].sum())
-            kinds[name] = EncodingTotals(images + found[0], size + found[1], before + found[2])
+            added = len(of_kind), int(of_kind.sum()), int(turned[codes == code].sum())
+            kinds[name] = EncodingTotals(images + added[0], size + added[1], before + added[2])
         yield batch

@@ -106,10 +106,10 @@ class PackedDataset(ImageSource):
         There is one for a URL, whose index is fetched once, and one for given keys, which must all
         be there.
         """
-        rows, about = self._samples, (self._part, self._keys, self._options)
+        rows, chosen = self._samples, (self._part, self._keys, self._options)
         step = rows if is_url(self._place) or self._keys is not None else _ROWS_PER_SHARD
         starts = range(0, rows, max(step, 1))
-        return [PackedRows(self._place, at, min(at + step, rows), *about) for at in starts]
+        return [PackedRows(self._place, at, min(at + step, rows), *chosen) for at in starts]
 
 
 def _images_root(place: str, manifest: Manifest) -> str | None:
@@ -153,8 +153,8 @@ class PackedRows(NamedTuple):
             values = []
             for name, value in further.items():
                 if isinstance(value, Row):
-                    about = where(blobs.file(value, number), value)
-                    value = Record(f"{row.key}\0{name}", 0, **about) if value.channels else None
+                    place = where(blobs.file(value, number), value)
+                    value = Record(f"{row.key}\0{name}", 0, **place) if value.channels else None
                 values.append(value)
             yield Record(
                 row.key,
@@ -199,16 +199,16 @@ class PackedRows(NamedTuple):
                 path = join_url(root or self.place, name)
             elif row.path is not None and root is not None:
                 path = os.path.join(root, row.path)
-            about: dict[str, Any] = {"length": row.length, "crc32c": row.crc32c}
+            place: dict[str, Any] = {"length": row.length, "crc32c": row.crc32c}
             if manifest.groups is None:
                 # The checksum detects changes, so no modification time is needed.
-                return {"path": path, "offset": row.offset, "mtime_ns": 0, **about}
+                return {"path": path, "offset": row.offset, "mtime_ns": 0, **place}
             table, column = split_name(path)
             if table not in states:
                 states[table] = file_at(table, self.options).mtime_ns
             number, starts = row.offset >> VALUE_BITS, starts_of(manifest.groups[row.file])
             group = int(np.searchsorted(starts[:-1], number, "right")) - 1
-            about |= {"path": table, "offset": number, "mtime_ns": states[table]}
-            return about | {"column": column, "group": group}
+            place |= {"path": table, "offset": number, "mtime_ns": states[table]}
+            return place | {"column": column, "group": group}
 
         return where

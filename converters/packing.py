@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from fastdata.converters.listing import (
     RecordListing,
@@ -89,8 +89,8 @@ _UNIT_ROWS = 262_144
 _ESTIMATE_FROM = 64
 
 
-class PackingProgress:
-    """Receiver of the progress of packing; subclasses override what they show."""
+class PackingProgress(Protocol):
+    """Receiver of the progress of packing; its methods do nothing unless overridden."""
 
     def listed(self, records: int) -> None:
         """Report the number of records listed so far."""
@@ -105,7 +105,11 @@ class PackingProgress:
         """Report the remaining step after all images are packed."""
 
 
-SILENT = PackingProgress()
+class _Silent(PackingProgress):
+    """Progress that is ignored."""
+
+
+SILENT = _Silent()  # type: ignore[abstract]  # empty bodies, by intent
 
 
 class PackResult(NamedTuple):
@@ -275,9 +279,9 @@ class _Packing:
             "".join(unit.fingerprint for unit in units).encode(), digest_size=16
         ).hexdigest()
         if self.uploading is not None:
-            found = self.uploading.finished(self.force)
-            if found is not None:
-                return self._packed_before(found, fingerprint)
+            finished = self.uploading.finished(self.force)
+            if finished is not None:
+                return self._packed_before(finished, fingerprint)
         elif has_manifest(self.out) and not self.force:
             return self._packed_before(Manifest.load(self.out), fingerprint)
         arrived: Any = set if self.uploading is None else self.uploading.arrived
@@ -446,7 +450,7 @@ class _Packing:
         if stored and turned:
             raise SourceError(
                 f"the annotations of {turned[0]} are for the image as its EXIF orientation turns "
-                f"it, and those of {stored[0]} are for the stored image",
+                f"it, but annotations of {stored[0]} are for the stored image",
                 "Correct the widths and heights of annotations, or turn the images.",
             )
         return {"exif_transpose": bool(turned)}
@@ -455,27 +459,27 @@ class _Packing:
         """Join the parts to an index and write the manifest; return it and the kinds of images."""
         job = self.job
         parts = [read_part(job.part(unit)) for unit in self.outputs.units]
-        found = [part for part in parts if part is not None]
-        if len(found) != len(parts):
+        all_parts = [part for part in parts if part is not None]
+        if len(all_parts) != len(parts):
             raise CorruptionError(
                 f"{job.work}: a part of the index is missing", "Run the same command again."
             )
-        bad = [entry for part in found for entry in part.bad]
-        samples = sum(part.samples for part in found)
+        bad = [entry for part in all_parts for entry in part.bad]
+        samples = sum(part.samples for part in all_parts)
         self._list_bad(bad)
         if (bad and not self.skip_bad) or not samples:
             raise self._bad_samples(bad, samples)
-        about = {**self.source.about, **self._turned(found), "fingerprint": fingerprint}
+        origin = {**self.source.about, **self._turned(all_parts), "fingerprint": fingerprint}
         self.progress.finishing("checksum" if self.outputs.kept else "index")
-        files = self.outputs.finished(found)
+        files = self.outputs.finished(all_parts)
         self.progress.finishing("index")
         if self.uploading is not None and self.outputs.kept:
             self.uploading.add(files[0], keep=True)
         # Every file is written with it, so it is a digest of the parts, not of the files.
         digest = hashlib.blake2b(json.dumps(self._plan, sort_keys=True).encode(), digest_size=8)
-        digest.update("".join(part.digest for part in found).encode())
+        digest.update("".join(part.digest for part in all_parts).encode())
         generation = digest.hexdigest()
-        kinds, fields = self.outputs.write(found, files, generation)
+        kinds, fields = self.outputs.write(all_parts, files, generation)
         # A packed dataset as the source has an order already.
         order = dict(self.source.packed_order)
         if self.seed is not None:
@@ -487,29 +491,29 @@ class _Packing:
             samples=samples,
             skipped=len(bad),
             classes=list(job.classes),
-            blob_bytes=sum(part.blob_bytes for part in found),
+            blob_bytes=sum(part.blob_bytes for part in all_parts),
             index=entry_of(self.out / INDEX_NAME),
             files=files,
             root=job.root,
             **order,
             options=self.options,
-            source=about,
+            source=origin,
             tool=__version__,
             generation=generation,
             fields=fields,
             groups=groups,
         )
-        others = [BAD_SAMPLES_NAME] if bad else []
+        extra_files = [BAD_SAMPLES_NAME] if bad else []
         for_others = formats.hugging_face(job.container, job.fields)
         if for_others is not None:
-            others.append(formats.HUGGING_FACE_NAME)
+            extra_files.append(formats.HUGGING_FACE_NAME)
             write_whole(self.out / formats.HUGGING_FACE_NAME, for_others)
         if self.uploading is not None:
             for entry in files:
                 if entry.name.startswith("_") and entry.crc32c:
                     self.uploading.add(entry, keep=True)
             self.progress.finishing("upload")
-            self.uploading.finish(manifest, [entry_of(self.out / name) for name in others])
+            self.uploading.finish(manifest, [entry_of(self.out / name) for name in extra_files])
         else:
             write_whole(self.out / MANIFEST_NAME, manifest.to_json())
         return manifest, kinds

@@ -166,8 +166,8 @@ class _OpenParquet(OpenRows):
         return EXTENTS
 
     def groups(self) -> list[int]:
-        about = self._opened.metadata
-        return [about.row_group(n).num_rows for n in range(about.num_row_groups)]
+        metadata = self._opened.metadata
+        return [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
 
     def _places(self, group: int, leaf: str, rows: int) -> Iterator[Record | None]:
         """Yield the places of a column's values in a row group."""
@@ -210,8 +210,8 @@ def parquet_splits(
 
 
 def _split_of(name: str) -> str | None:
-    found = _OF_SPLIT.fullmatch(name)
-    return found and found[1]
+    match = _OF_SPLIT.fullmatch(name)
+    return match and match[1]
 
 
 def _files(
@@ -242,9 +242,9 @@ def _files(
             raise lacks_data(root, "is not Parquet", "")
         return {path.name: LocalFile(path.absolute())}
     tree = RemoteTree(place, storage_options) if is_url(root) else LocalTree(Path(root).absolute())
-    found = data_files(tree, _EXTENSION)
-    if not found:
+    files = data_files(tree, _EXTENSION)
+    if not files:
         raise lacks_data(
             str(tree), "holds no *.parquet", "Name the folder of the files with --root."
         )
-    return found
+    return files

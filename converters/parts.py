@@ -109,7 +109,7 @@ class PartBuilder:
     ) -> None:
         """Write the part; ``offsets`` by field replace the rows' own."""
         self._flush()
-        given = offsets or {}
+        new_offsets = offsets or {}
         sizes, nulls, sections = {}, [], {}
         digest = hashlib.blake2b(digest_size=16)
         # Many fields make many small writes.
@@ -121,7 +121,7 @@ class PartBuilder:
                     sizes[field.name] = rows.nbytes
                     null = any(map(has_nulls, rows.column(0).chunks))
                 else:
-                    rows = _placed(rows, file_number, given.get(field.name))
+                    rows = _placed(rows, file_number, new_offsets.get(field.name))
                     null = not all(as_numpy(one).all() for one in rows.column("channels").chunks)
                 nulls += [field.name] * null
                 sections[field.name] = sink.tell()
@@ -131,9 +131,9 @@ class PartBuilder:
                         writer.write_batch(batch)
             known = fingerprint, self.samples, self._blob_bytes, None
             more = nulls, digest.hexdigest(), self._turned, sections
-            about: Any = UnitPart(*known, self._bad, sizes, *more)._asdict()
-            about["file"] = asdict(file) if file else None
-            data = json.dumps(about).encode()
+            metadata: Any = UnitPart(*known, self._bad, sizes, *more)._asdict()
+            metadata["file"] = asdict(file) if file else None
+            data = json.dumps(metadata).encode()
             sink.write(data + _LENGTH.pack(len(data)))
 
 
@@ -148,13 +148,13 @@ def _schema_of(field: Field) -> pa.Schema:
 def _batches_of(values: Sequence[Any], field: Field) -> list[pa.RecordBatch]:
     """Return values in one batch; in several if they have more than 2 GiB."""
     try:
-        found = array(values, field.type)
+        column = array(values, field.type)
     except (OverflowError, pa.ArrowCapacityError):
         if len(values) == 1:
             raise
         half = len(values) // 2
         return _batches_of(values[:half], field) + _batches_of(values[half:], field)
-    return [pa.RecordBatch.from_arrays([found], schema=_schema_of(field))]
+    return [pa.RecordBatch.from_arrays([column], schema=_schema_of(field))]
 
 
 #: Number of the file of a blob that stays where it is.
@@ -185,10 +185,10 @@ def read_part(path: Path) -> UnitPart | None:
             end = file.seek(-_LENGTH.size, os.SEEK_END)
             (length,) = _LENGTH.unpack(file.read())
             file.seek(end - length)
-            about = parse_json(file.read(length))
-        about["file"] = FileEntry(**about["file"]) if about["file"] else None
-        about["bad"] = [Bad(*entry) for entry in about["bad"]]
-        return UnitPart(**about)
+            metadata = parse_json(file.read(length))
+        metadata["file"] = FileEntry(**metadata["file"]) if metadata["file"] else None
+        metadata["bad"] = [Bad(*entry) for entry in metadata["bad"]]
+        return UnitPart(**metadata)
     except (OSError, TypeError, KeyError, ValueError):
         return None
 

@@ -194,9 +194,9 @@ def _call(
     """Run one task in a worker; return its result and the images and bytes it reported."""
     function, expected = shared
     _start_worker()
-    if (found := _versions()) != expected:
+    if (versions := _versions()) != expected:
         raise UsageError(
-            f"--executor ray: the workers have {found}, and this machine has {expected}",
+            f"--executor ray: the workers have {versions}, and this machine has {expected}",
             "Install the same versions on all machines: the output depends on them.",
         )
     with executors.counted() as counts:
@@ -206,6 +206,6 @@ def _call(
 
 def _require_listener(address: str | None) -> None:
     """Raise OSError if a cluster's port refuses: Ray itself retries for minutes, and logs."""
-    found = re.fullmatch(r"(?:ray://)?(?P<host>[^/]+):(?P<port>\d+)", address or "")
-    if found is not None:  # neither auto nor local
-        socket.create_connection((found["host"].strip("[]"), int(found["port"])), _CONNECT).close()
+    match = re.fullmatch(r"(?:ray://)?(?P<host>[^/]+):(?P<port>\d+)", address or "")
+    if match is not None:  # neither auto nor local
+        socket.create_connection((match["host"].strip("[]"), int(match["port"])), _CONNECT).close()

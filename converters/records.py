@@ -129,7 +129,7 @@ class ImageSource:
     """
 
     classes: Sequence[str] = ()
-    about: Mapping[str, Any]
+    about: dict[str, Any]
     inputs: Sequence[Path | str] = ()
     root: str | None = None
     fields: Sequence[Field] = ()

@@ -98,21 +98,21 @@ def reading(file: object, form: str) -> Iterator[None]:
 
 def stored_columns(file: RowsFile, schema: pa.Schema) -> dict[str, pa.DataType]:
     """Return the types of a file's stored columns by path in the schema, in order."""
-    found: dict[str, pa.DataType] = {}
+    types: dict[str, pa.DataType] = {}
 
     def add(prefix: str, kind: pa.DataType) -> None:
         if pa.types.is_struct(kind):
             for number in range(kind.num_fields):
                 child = kind.field(number)
                 add(f"{prefix}.{child.name}", child.type)
-        elif prefix in found:
+        elif prefix in types:
             raise SourceError(f"{file}: two columns have the same path", "Rename or drop one.")
         else:
-            found[prefix] = kind
+            types[prefix] = kind
 
     try:
         for field in schema:
             add(field.name, field.type)
     except pa.ArrowException as error:
         raise SourceError(f"{file}: its columns cannot be read: {error}") from None
-    return found
+    return types

@@ -56,8 +56,10 @@ class _Column:
         starts: Iterable[int] = [1 << 62]
         if is_url(file.location) or self._source.read(len(_PARQUET)) == _PARQUET:
             self._file = pq.ParquetFile(self._source)
-            about = self._file.metadata
-            starts = (about.row_group(group).num_rows for group in range(about.num_row_groups))
+            metadata = self._file.metadata
+            starts = (
+                metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)
+            )
         else:
             self._arrow = MappedArrow(file.location)
         self._starts = list(accumulate(starts, initial=0))
@@ -84,10 +86,10 @@ class _Column:
     def _of(self, group: int) -> Iterator[pa.RecordBatch]:
         if self._arrow is not None:
             return self._arrow.batches([column_path(self._arrow.schema, self._column)[0]])
-        found: Iterator[pa.RecordBatch] = self._file.iter_batches(
+        batches: Iterator[pa.RecordBatch] = self._file.iter_batches(
             _ROWS, [group], [self._column], use_threads=False
         )
-        return found
+        return batches
 
     def close(self) -> None:
         self._batch = None

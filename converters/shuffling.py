@@ -66,14 +66,14 @@ def split_to_pack(classes: Iterable[str]) -> str | None:
     return names[0]
 
 
-def shuffles(container: str, about: Mapping[str, Any]) -> bool:
+def shuffles(container: str, origin: Mapping[str, Any]) -> bool:
     """Return whether packing shuffles by default.
 
     The split or the folder's name in the source's ``about`` shows whether it is for evaluation.
     """
-    while "of" in about:  # a packed dataset as the source
-        about = about["of"]
-    name = about.get("split") or str(about.get("root", "")).rstrip("/").rpartition("/")[2]
+    while "of" in origin:  # a packed dataset as the source
+        origin = origin["of"]
+    name = origin.get("split") or str(origin.get("root", "")).rstrip("/").rpartition("/")[2]
     words = re.split(r"[^a-z]+", str(name).lower())
     return container in ("parquet", "shards") and _EVALUATION.isdisjoint(words)
 

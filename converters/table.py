@@ -120,8 +120,8 @@ class TableImages(ImageSource):
         self._grouped = ""
         if self._problem is None:
             self._group(name)
-        found = with_formats(self._choose_fields(name, fields), formats, name)
-        self.fields = with_masks(found, masks, name)
+        formatted = with_formats(self._choose_fields(name, fields), formats, name)
+        self.fields = with_masks(formatted, masks, name)
         self.classes, self._ranks = self._find_classes(name, classes)
         self.about = dict(about or {"kind": "table", "root": str(self._tree), "table": name})
         if self._columns.label is not None:
@@ -140,9 +140,9 @@ class TableImages(ImageSource):
         step = rows if is_url(self._tree.root) else _ROWS_PER_SHARD
         paths = self._table.column(self._columns.path)
         whole = frozenset(repeated(paths).to_pylist() if self._columns.key is None else ())
-        about = self._tree, self._columns, self.fields, self._ranks, len(self.classes), whole
+        shared = self._tree, self._columns, self.fields, self._ranks, len(self.classes), whole
         starts = range(0, rows, max(step, 1))
-        return [TableShard(self._table.slice(at, step), at, *about) for at in starts]
+        return [TableShard(self._table.slice(at, step), at, *shared) for at in starts]
 
     def _choose(
         self, name: str, path: str | None, label: str | None, key: str | None, blobs: Any
@@ -182,18 +182,18 @@ class TableImages(ImageSource):
         """
         roles = dict.fromkeys((self._columns.path, *self._columns.blobs))
         columns = {role: self._table.column(role).to_pylist() for role in roles}
-        start, given = "", beside if root is None else root
+        start, place_of_files = "", beside if root is None else root
         if root is None and not is_url(beside or ""):
             paths = [path for path in chain.from_iterable(columns.values()) if path]
             folders = {os.path.dirname(path) for path in paths if path[0] == "/"}
             if folders:
                 if beside is not None and any(path[0] != "/" for path in paths):
                     folders.add(beside)
-                given, start = os.path.commonpath(folders), beside or ""
-        if given is None:
+                place_of_files, start = os.path.commonpath(folders), beside or ""
+        if place_of_files is None:
             raise UsageError("a table in memory has no folder", "Give root=, or absolute paths.")
-        tree = source_tree(given, storage_options)
-        place = os.fspath(given)
+        tree = source_tree(place_of_files, storage_options)
+        place = os.fspath(place_of_files)
         above = {f"{one.rstrip('/')}/" for one in (tree.root, place)}
         if not is_url(place):
             above.add(f"{os.path.abspath(place).rstrip('/')}/")
@@ -208,8 +208,8 @@ class TableImages(ImageSource):
 
         for role, values in columns.items():
             at = self._table.schema.get_field_index(role)
-            found = pa.chunked_array([array([*map(inner, values)], pa.string())])
-            self._table = self._table.set_column(at, role, found)
+            relative = pa.chunked_array([array([*map(inner, values)], pa.string())])
+            self._table = self._table.set_column(at, role, relative)
         return tree
 
     def _places(self) -> list[Path | str]:
@@ -217,17 +217,17 @@ class TableImages(ImageSource):
 
         Of files that lie directly in the root, one is enough.
         """
-        found: dict[str, str] = {}
+        folders: dict[str, str] = {}
         for role in (self._columns.path, *self._columns.blobs):
             for path in self._table.column(role).unique().to_pylist():
                 if is_inside(path or ""):
                     folder = path.rpartition("/")[0]
-                    found.setdefault(folder, folder or path)
-        if len(found) > _MOST_FOLDERS:
-            found = {"": os.path.commonpath(found.values())}
+                    folders.setdefault(folder, folder or path)
+        if len(folders) > _MOST_FOLDERS:
+            folders = {"": os.path.commonpath(folders.values())}
         root: Any = self._tree.root
         join: Any = join_url if is_url(root) else Path
-        return [join(root, name) for name in found.values()]
+        return [join(root, name) for name in folders.values()]
 
     def _group(self, name: str) -> None:
         """Make one row of the rows that have one image and, with a column of keys, one key."""
@@ -247,7 +247,7 @@ class TableImages(ImageSource):
         lists = []
         for column in table.schema.names:
             values = table.column(column).combine_chunks()
-            found = values.take(array(starts.tolist(), pa.int64()))
+            grouped = values.take(array(starts.tolist(), pa.int64()))
             if (apart := _first_apart(values, same)) is not None:
                 if column in {chosen.label, *chosen.blobs}:
                     raise SourceError(
@@ -256,9 +256,9 @@ class TableImages(ImageSource):
                         "Correct it; or name a column of keys, --key-column, to keep each row; or "
                         "rename a column of labels, so that it is a field of lists.",
                     )
-                found = pa.ListArray.from_arrays(ends, values)
+                grouped = pa.ListArray.from_arrays(ends, values)
                 lists.append(column)
-            columns[column] = found
+            columns[column] = grouped
         self._table = pa.table(columns)
         self._grouped = f"; {rows:,} rows are {len(starts):,} images" + (
             f", with lists of {', '.join(lists)}" if lists else ": rows of an image are the same"
@@ -267,8 +267,8 @@ class TableImages(ImageSource):
     def _choose_fields(self, name: str, wanted: Sequence[str] | None) -> tuple[Field, ...]:
         chosen = self._columns
         taken = {*chosen._replace(blobs=())}
-        names = others = [column for column in self._table.column_names if column not in taken]
-        require_columns(name, wanted or (), others)
+        names = unused = [column for column in self._table.column_names if column not in taken]
+        require_columns(name, wanted or (), unused)
         if wanted is not None:
             names = [*wanted, *(blob for blob in chosen.blobs if blob not in wanted)]
         return tuple(self._field(column) for column in names)
@@ -281,30 +281,30 @@ class TableImages(ImageSource):
         return Field(name, "image" if images else "blob")
 
     def _find_classes(
-        self, name: str, given: Sequence[str] | None
+        self, name: str, classes: Sequence[str] | None
     ) -> tuple[list[str], dict[str, int] | None]:
         if self._columns.label is None:
-            if given is not None:
+            if classes is not None:
                 raise UsageError(f"{name}: has no column of labels", "Name it with --label-column.")
             return [], None
-        names = None if given is None else distinct_classes(given)
+        names = None if classes is None else distinct_classes(classes)
         column = _as_classes(self._table.column(self._columns.label))
         self._table = self._table.set_column(
             self._table.schema.get_field_index(self._columns.label), self._columns.label, column
         )
-        found = None
+        labels = None
         if _is_text(column.type) or pa.types.is_integer(column.type):
-            found = [value for value in column.unique().to_pylist() if value is not None]
-        if found is not None and _is_text(column.type):
-            names = sorted(filter(None, found)) if names is None else names
+            labels = [value for value in column.unique().to_pylist() if value is not None]
+        if labels is not None and _is_text(column.type):
+            names = sorted(filter(None, labels)) if names is None else names
             return names, {value: label for label, value in enumerate(names)}
-        if found is None or not all(0 <= label < MOST_CLASSES for label in found):
+        if labels is None or not all(0 <= label < MOST_CLASSES for label in labels):
             raise UsageError(
                 f"{name}: its column {self._columns.label} has labels that are neither names nor "
                 f"whole numbers from 0 to {MOST_CLASSES - 1:,}",
                 "Name another with --label-column, or rename it, so that it is a field.",
             )
-        numbers = range(max(found, default=-1) + 1)
+        numbers = range(max(labels, default=-1) + 1)
         return [str(label) for label in numbers] if names is None else names, None
 
 
@@ -315,7 +315,7 @@ class TableShard(NamedTuple):
     first: int
     tree: Tree
     columns: TableColumns
-    fields: tuple[Field, ...]
+    fields: Sequence[Field]
     ranks: dict[str, int] | None
     classes: int
     repeated: frozenset[str] = frozenset()
@@ -346,9 +346,9 @@ class TableShard(NamedTuple):
                 value = Record(f"{key}\0{field.name}", 0, where, 0, *size)
             fields.append(value)
         sides = row[self.columns.size] if self.columns.size else None
-        about: Any = {"problem": problem or unsafe or unlabelled, "fields": tuple(fields)}
-        about["annotated_size"] = None if sides is None else (int(sides[0]), int(sides[1]))
-        return Record(key, label, path, 0, state[0], state[1], **about)
+        details: Any = {"problem": problem or unsafe or unlabelled, "fields": tuple(fields)}
+        details["annotated_size"] = None if sides is None else (int(sides[0]), int(sides[1]))
+        return Record(key, label, path, 0, state[0], state[1], **details)
 
     def _key(self, number: int, row: Mapping[str, Any]) -> tuple[str, str | None]:
         """Return a row's key; if it has none, a key for the list of bad samples and the problem."""

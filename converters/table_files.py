@@ -189,9 +189,9 @@ def _read_json_lines(file: Iterable[bytes]) -> pa.Table:
 
 def _inferred(values: list[Any]) -> pa.Array:
     with suppress(OverflowError):
-        found = pa.array(values)
-        _require_no_booleans(found.type, values)
-        return found
+        column = pa.array(values)
+        _require_no_booleans(column.type, values)
+        return column
     return pa.array(values, pa.uint64())
 
 

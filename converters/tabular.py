@@ -39,7 +39,7 @@ from fastdata.storage.shapes import with_formats, with_masks
 _LABELS = ("label", "labels", "class", "class_id", "class_idx", "class_name", "category", "target",
            "digit", "noun_id", "fine_label", "cls", "y")  # fmt: skip
 _IMAGES = ("image", "img", "jpeg", "jpg", "png", "image_bytes", "picture", "content")
-#: Usual names of a column of keys; the latter is that of WebDatasets which `datasets` has read.
+#: Usual names of a column of keys; `datasets` calls the keys of WebDatasets ``__key__``.
 _KEYS = ("key", "__key__")
 #: Hive's and Spark's name for the folder of rows without a value.
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
@@ -61,8 +61,8 @@ def describe_columns(
     taken = [f"{role} from {column}" for role, column in roles.items() if column]
     names = ", ".join(field.name for field in fields)
     taken += [f"fields {names}"] * bool(names)
-    others = ", ".join(name or "the column without a name" for name in left_out)
-    return ", ".join(taken) + (f"; left out: {others}" if others else "")
+    omitted = ", ".join(name or "the column without a name" for name in left_out)
+    return ", ".join(taken) + (f"; left out: {omitted}" if omitted else "")
 
 
 def require_columns(place: object, wanted: Iterable[str], there: Collection[str]) -> None:
@@ -74,15 +74,15 @@ def require_columns(place: object, wanted: Iterable[str], there: Collection[str]
 
 
 def taken_split(
-    where: object, split: str | None, found: Sequence[str], *, one: bool = False
+    where: object, split: str | None, splits: Sequence[str], *, one: bool = False
 ) -> str | None:
     """Return the split to take, which must be one of those found; with ``one``, not all of them."""
-    if split is not None and split not in found:
-        there = ", ".join(found) or "none"
+    if split is not None and split not in splits:
+        there = ", ".join(splits) or "none"
         raise UsageError(f"{where}: has no split {split!r}", f"It has {there}.")
-    if one and split is None and len(found) > 1:
-        raise UsageError(f"{where}: has the splits {', '.join(found)}", "Name one: --split.")
-    return found[0] if one and split is None and found else split
+    if one and split is None and len(splits) > 1:
+        raise UsageError(f"{where}: has the splits {', '.join(splits)}", "Name one: --split.")
+    return splits[0] if one and split is None and splits else split
 
 
 class TabularImages(ImageSource):
@@ -159,14 +159,14 @@ class TabularImages(ImageSource):
     @once
     def _kept(self) -> set[str]:
         """How images and blobs are kept: `EXTENTS`, `ROWS`, `OUTSIDE`."""
-        found: set[str] = set()
+        ways: set[str] = set()
         for rows in self._files:
             with rows.open() as file:
-                found |= set(map(file.kept, self._blob_leaves))
-        return found
+                ways |= set(map(file.kept, self._blob_leaves))
+        return ways
 
     @once
-    def archives(self) -> list[SourceFile] | None:
+    def archives(self) -> Sequence[SourceFile] | None:
         """Files that all images and blobs are extents of; None if any is none."""
         return [rows.file for rows in self._files] if self._kept == {EXTENTS} else None
 
@@ -196,8 +196,8 @@ class TabularImages(ImageSource):
     def shards(self) -> list[FileListing]:
         """Return the shards of the listing: the files."""
         classes = tuple(self.classes) if self._columns.named else ()
-        about = self._columns, classes, self.fields, self._leaves
-        return [FileListing(file, *about) for file in self._files]
+        shared = self._columns, classes, self.fields, self._leaves
+        return [FileListing(file, *shared) for file in self._files]
 
     def _choose(
         self, file: OpenRows, image: str | None, label: str | None, key: str | None
@@ -253,29 +253,32 @@ class TabularImages(ImageSource):
         """Return the further fields and their columns; `_left_out` keeps the other columns."""
         path = self._first
         leaves = stored_columns(path, file.schema)
-        found: dict[str, tuple[Field, str]] = {}
+        fields_by_name: dict[str, tuple[Field, str]] = {}
         for column in file.schema:
             if column.name in self._left_out:
-                found[column.name] = _field(file, column, leaves)
+                fields_by_name[column.name] = _field(file, column, leaves)
         folders = [_folder_values(one.name) for one in self._files]
         for name in folders[0]:
-            if name in self._left_out and name not in found:
+            if name in self._left_out and name not in fields_by_name:
                 values = (values.get(name) for values in folders)
                 whole = all(value is None or _WHOLE.fullmatch(value) for value in values)
-                found[name] = Field(name, "column", pa.int64() if whole else pa.string()), name
+                fields_by_name[name] = (
+                    Field(name, "column", pa.int64() if whole else pa.string()),
+                    name,
+                )
         if wanted is None:
             # Packing to Parquet writes the size.
             sizes = ("width", "height")
-            wanted = [one for one in found if one not in sizes and not is_unnamed(one)]
-        require_columns(path, wanted, found)
+            wanted = [one for one in fields_by_name if one not in sizes and not is_unnamed(one)]
+        require_columns(path, wanted, fields_by_name)
         self._left_out = [name for name in self._left_out if name not in wanted]
-        fields = [found[name] for name in wanted]
+        fields = [fields_by_name[name] for name in wanted]
         return tuple(field for field, _ in fields), tuple(leaf for _, leaf in fields)
 
     def _find_classes(self, others: Callable[[], Iterable[RowsFile]]) -> list[str]:
         chosen = self._columns
         assert chosen.label is not None
-        found: dict[Any, str | None] = {}
+        names_by_label: dict[Any, str | None] = {}
         wanted = [chosen.label, *([chosen.names_in] if chosen.names_in else [])]
         beside = others() if chosen.named else ()
         for file in (*self._files, *(one for one in beside if _has_labels(one, chosen))):
@@ -284,26 +287,26 @@ class TabularImages(ImageSource):
                 for label, name in set(zip(batch.values[chosen.label], names, strict=True)):
                     if label is None or not (chosen.named or label % 1 == 0):
                         continue  # a bad sample
-                    if found.setdefault(label, name) != name:
+                    if names_by_label.setdefault(label, name) != name:
                         raise SourceError(
                             f"{file}: a row has label {label} and class {name!r}, but another of "
-                            f"that label has class {found[label]!r}",
+                            f"that label has class {names_by_label[label]!r}",
                             "Correct the columns: one label, one class.",
                         )
         column = f"{self._where}: the column {chosen.label}"
-        if not found:
+        if not names_by_label:
             raise SourceError(f"{column} has no labels", "Name another with --label-column.")
-        count = len(found) if chosen.named else int(max(found)) + 1
+        count = len(names_by_label) if chosen.named else int(max(names_by_label)) + 1
         if count > MOST_CLASSES:
             raise SourceError(
                 f"{column} has {count:,} classes; there may be {MOST_CLASSES:,} classes at most",
                 "Labels are names, or ranks of classes from 0; name another with --label-column.",
             )
         if chosen.named:
-            return sorted(map(str, found))
+            return sorted(map(str, names_by_label))
         known = self._features.get(chosen.label, [])
         classes = [
-            str(found.get(label) or (known[label] if label < len(known) else label))
+            str(names_by_label.get(label) or (known[label] if label < len(known) else label))
             for label in range(max(count, len(known)))
         ]
         # If two classes have one name, use the numbers.
@@ -329,7 +332,7 @@ class FileListing(NamedTuple):
     file: RowsFile
     columns: _Columns
     classes: tuple[str, ...]
-    fields: tuple[Field, ...] = ()
+    fields: Sequence[Field] = ()
     leaves: tuple[str, ...] = ()
 
     def records(self) -> Iterator[Record]:
@@ -399,8 +402,8 @@ def _batches(
                 whole = text is not None and pa.types.is_integer(field.type)
                 constants[field.name] = int(str(text)) if whole else text
                 continue
-            found = opened.schema.field(field.name).type if known else None
-            _require(file, field.name, found, partial(_is_of, field))
+            stored_kind = opened.schema.field(field.name).type if known else None
+            _require(file, field.name, stored_kind, partial(_is_of, field))
             stored.append(field.name)
         read = [role for role in roles if role in names] + stored
         for batch in opened.batches(read, blobs):
@@ -489,10 +492,10 @@ def _is_label(kind: pa.DataType) -> bool:
 def _hub_features(schema: pa.Schema) -> dict[str, Any]:
     """Return Hugging Face's features in a schema's metadata; none if there are none."""
     try:
-        found = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        features = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
     except (KeyError, TypeError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return features if isinstance(features, dict) else {}
 
 
 def _noted_image(schema: pa.Schema, names: Mapping[str, pa.DataType]) -> str | None:
@@ -512,13 +515,13 @@ def _noted(features: Mapping[str, Any], before: str = "") -> Iterator[str]:
 
 def _features(schema: pa.Schema) -> dict[str, list[str]]:
     """Return the class names in Hugging Face's features, by column of one or several."""
-    found = {}
+    classes = {}
     for name, feature in _hub_features(schema).items():
         inner = feature.get("feature", feature) if isinstance(feature, dict) else feature
         if isinstance(inner, dict) and inner.get("_type") == "ClassLabel":
             names = inner.get("names")
-            found[name] = list(map(str, names)) if isinstance(names, list) else []
-    return {name: names for name, names in found.items() if names}
+            classes[name] = list(map(str, names)) if isinstance(names, list) else []
+    return {name: names for name, names in classes.items() if names}
 
 
 def _image_column(path: RowsFile, file: OpenRows, names: dict[str, pa.DataType]) -> str:
@@ -538,7 +541,7 @@ def _image_column(path: RowsFile, file: OpenRows, names: dict[str, pa.DataType])
 
 
 def _holds_images(file: OpenRows, name: str) -> bool:
-    others = 0
+    not_images = 0
     for value in file.values(name):
         if value is None:
             continue
@@ -546,7 +549,7 @@ def _holds_images(file: OpenRows, name: str) -> bool:
             probe(value)
             return True
         except SampleError:
-            others += 1
-            if others == _LOOKED_AT:
+            not_images += 1
+            if not_images == _LOOKED_AT:
                 break
     return False

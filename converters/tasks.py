@@ -155,10 +155,10 @@ def samples(job: PackJob, start: int, stop: int) -> Iterator[NewSample | Bad]:
 def _further(job: PackJob, record: Record, read: Read, image: ImageInfo) -> Iterator[_Blob]:
     """Read a record's further blobs; ``image`` are the properties of its image."""
     size = image.width, image.height
-    for further, value in zip(job.fields, record.fields, strict=True):
+    for described, value in zip(job.fields, record.fields, strict=True):
         if not isinstance(value, Record):
             continue
-        is_image = further.kind in IMAGES
+        is_image = described.kind in IMAGES
         try:
             data = _read_sound(value, read)
             # In place, this is how an index says that there is no blob.
@@ -167,7 +167,7 @@ def _further(job: PackJob, record: Record, read: Read, image: ImageInfo) -> Iter
                 raise SampleError("is empty")
             info = probe(data) if is_image else _NO_IMAGE
             shown = size, upright_size(*size, image.orientation)
-            if further.kind == "mask" and info[1:3] not in shown:
+            if described.kind == "mask" and info[1:3] not in shown:
                 raise SampleError(
                     f"is {human_size(info.width, info.height)}, and the image "
                     f"{human_size(image.width, image.height)}"
@@ -175,7 +175,7 @@ def _further(job: PackJob, record: Record, read: Read, image: ImageInfo) -> Iter
         except NullError:
             yield b"", _MISSING, None
         except SampleError as error:
-            raise type(error)(f"its {further.name} {error.what}") from None
+            raise type(error)(f"its {described.name} {error.what}") from None
         else:
             yield data, info, job.options.stride if is_image else None
 
@@ -266,10 +266,10 @@ def _given_once(held: dict[str, bytes | SampleError]) -> Read:
     """Return a function that gives each record's bytes once, or raises its error."""
 
     def give(record: Record) -> bytes:
-        found = held.pop(record.key)
-        if isinstance(found, SampleError):
-            raise found
-        return found
+        data = held.pop(record.key)
+        if isinstance(data, SampleError):
+            raise data
+        return data
 
     return give
 
@@ -381,10 +381,10 @@ def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, Image
 def pack_unit(job: PackJob, unit: Unit) -> None:
     """Pack a unit into its own output file, if it has one, and then write its part."""
     part = PartBuilder(job.fields)
-    about: dict[str, Any] = {"file_number": NO_FILE}
-    found = samples(job, unit.start, unit.stop)
+    placed: dict[str, Any] = {"file_number": NO_FILE}
+    packed = samples(job, unit.start, unit.stop)
     if job.container in IN_PLACE:
-        for sample in found:
+        for sample in packed:
             part.add(sample)
     else:
         path = job.out / formats.file_name(job.container, unit.number)
@@ -392,16 +392,16 @@ def pack_unit(job: PackJob, unit: Unit) -> None:
         known = job.container, temporary, job.classes, job.fields
         opened = formats.open_writer(*known, plain=job.plain_images)
         with closing(opened) as writer, written_behind(temporary):
-            for sample in found:
+            for sample in packed:
                 if part.add(sample):
                     writer.add(sample)
             offsets = writer.finish()
             checksum = writer.checksum()
         entry = FileEntry(path.name, temporary.stat().st_size, f"{checksum:08x}")
         publish(temporary, path)
-        about = {"file_number": unit.number, "file": entry, "offsets": offsets}
+        placed = {"file_number": unit.number, "file": entry, "offsets": offsets}
     with whole_file(job.part(unit)) as temporary:
-        part.write(temporary, unit.fingerprint, **about)
+        part.write(temporary, unit.fingerprint, **placed)
 
 
 def prepare(job: PackJob, piece: Piece) -> list[NewSample | Bad]:

@@ -146,9 +146,9 @@ def class_records(tree: Tree, name: str, label: int, left_out: LeftOut) -> Itera
     Keys are paths below the tree, with ``/``, without extension unless several images differ in it
     alone. Adds other files to ``left_out``.
     """
-    found: Mapping[str, SourceFile] = (tree / name).listed()
-    stems = Counter(path.rpartition(".")[0] for path in found if is_image_name(path))
-    paths = ((*path.rpartition("/")[::2], path) for path in found)
+    files: Mapping[str, SourceFile] = (tree / name).listed()
+    stems = Counter(path.rpartition(".")[0] for path in files if is_image_name(path))
+    paths = ((*path.rpartition("/")[::2], path) for path in files)
     # The order of a walk over sorted folders and their sorted files.
     for _, file, path in sorted(paths, key=lambda one: (f"{name}/{one[0]}".rstrip("/"), one[1])):
         if not is_image_name(file):
@@ -158,10 +158,10 @@ def class_records(tree: Tree, name: str, label: int, left_out: LeftOut) -> Itera
         key, problem = storable(f"{name}/{path if stems[stem] > 1 else stem}")
         size = mtime_ns = 0
         try:
-            size, mtime_ns = found[path].size, found[path].mtime_ns
+            size, mtime_ns = files[path].size, files[path].mtime_ns
         except OSError as error:  # most likely a dangling link
             problem = f"cannot be read: {error.strerror}"
-        yield Record(key, label, found[path].location, 0, size, mtime_ns, problem=problem)
+        yield Record(key, label, files[path].location, 0, size, mtime_ns, problem=problem)
 
 
 def data_files(tree: Tree, extension: str) -> dict[str, SourceFile]:
@@ -170,10 +170,10 @@ def data_files(tree: Tree, extension: str) -> dict[str, SourceFile]:
     They are sorted by folder, then name. Files and folders whose names begin with ``_`` or ``.``
     are skipped: Spark and Hadoop keep metadata there.
     """
-    found: Mapping[str, SourceFile] = tree.listed()
-    split = ((name.split("/"), name) for name in found if name.lower().endswith(extension))
+    files: Mapping[str, SourceFile] = tree.listed()
+    split = ((name.split("/"), name) for name in files if name.lower().endswith(extension))
     data = sorted(one for one in split if not any(part.startswith(_NO_DATA) for part in one[0]))
-    return {name: found[name] for _, name in data}
+    return {name: files[name] for _, name in data}
 
 
 def common_folder(locations: Sequence[str]) -> str:

@@ -92,10 +92,10 @@ class Uploading:
                 return None
             text = fetch_manifest(join_url(self._url, MANIFEST_NAME), self._options)
             return Manifest.parse(text, Path(f"{self.name}/{MANIFEST_NAME}"))
-        others = [name for name in names if not is_ours(name)]
-        if others:
+        foreign = [name for name in names if not is_ours(name)]
+        if foreign:
             raise UsageError(
-                f"{self.name}: has files that fastdata has not packed ({others[0]})",
+                f"{self.name}: has files that fastdata has not packed ({foreign[0]})",
                 "Choose another --out, or remove it.",
             )
         return None
@@ -104,8 +104,8 @@ class Uploading:
         """Return the names of the given files that have arrived, in this run or an earlier one."""
         files = list(files)
         with ThreadPoolExecutor(_ASKING) as pool:
-            found = pool.map(self._has_arrived, files)
-            return {entry.name for entry, there in zip(files, found, strict=True) if there}
+            arrived = pool.map(self._has_arrived, files)
+            return {entry.name for entry, there in zip(files, arrived, strict=True) if there}
 
     def _has_arrived(self, entry: FileEntry) -> bool:
         """Return whether ledger and bucket agree on a file."""
@@ -113,11 +113,11 @@ class Uploading:
         if (size, crc) != (entry.size, entry.crc32c):
             return False
         try:
-            found = file_info(join_url(self._url, entry.name), self._options, self._abandon)
+            stored = file_info(join_url(self._url, entry.name), self._options, self._abandon)
         except FileNotFoundError:
             return False
-        same = found.size == entry.size and str(found.version) == version
-        return same and found.crc32c in (None, entry.crc32c)
+        same = stored.size == entry.size and str(stored.version) == version
+        return same and stored.crc32c in (None, entry.crc32c)
 
     def begin(self, done: Iterable[FileEntry], force: bool) -> None:
         """Remove the bucket's manifest, and begin to upload finished files that are still here.
@@ -204,13 +204,13 @@ class Uploading:
             self.add(entry, keep=True)
         self.wait()
         wanted = {entry.name for entry in (manifest.index, *manifest.own_files, *others)}
-        found = set(list_files(self._url, self._options))
-        if missing := sorted(wanted - found):
+        uploaded = set(list_files(self._url, self._options))
+        if missing := sorted(wanted - uploaded):
             raise DataError(
                 f"{self.name}: {len(missing)} uploaded files are missing; the first: {missing[0]}",
                 "Run the same command again to upload them. Does something else remove them?",
             )
-        self._remove(name for name in found if is_ours(name) and name not in wanted)
+        self._remove(name for name in uploaded if is_ours(name) and name not in wanted)
         path = self._work / "manifest.json"
         write_whole(path, manifest.to_json())
         upload(path, join_url(self._url, MANIFEST_NAME), storage_options=self._options)

@@ -77,8 +77,8 @@ class VocImages(AnnotatedImages):
         fields: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        found = _annotations(AnnotatedFolder(root, storage_options), split, classes)
-        super().__init__(found, root, fields, storage_options=storage_options)
+        annotations = _annotations(AnnotatedFolder(root, storage_options), split, classes)
+        super().__init__(annotations, root, fields, storage_options=storage_options)
 
 
 def _annotations(
@@ -98,22 +98,22 @@ def _annotations(
         kind, names = _listed(folder, split, known)
     else:
         kind, names = _MAIN, sorted(known.union(*masks.values()))
-    found: list[dict[str, Any] | str | None] = [{} for _ in names]
+    objects_of_names: list[dict[str, Any] | str | None] = [{} for _ in names]
     if has_objects:
-        # Labels must be the same in each split, so the classes are those of all files.
+        # Labels must be the same in each split, so all files together give the classes.
         files = [f"{_OBJECTS}/{name}.xml" for name in names]
-        found = list(folder.read_all(files, _objects_of))
+        objects_of_names = list(folder.read_all(files, _objects_of))
         if classes is None:
-            others = folder.read_all(sorted(set(every).difference(files)), _objects_of)
-            read = (one for one in chain(found, others) if isinstance(one, dict))
+            of_others = folder.read_all(sorted(set(every).difference(files)), _objects_of)
+            read = (one for one in chain(objects_of_names, of_others) if isinstance(one, dict))
             used = {name for one in read for name in one["names"]}
             classes = CLASSES if used <= set(CLASSES) else sorted(used)
     labels = {name: label for label, name in enumerate(distinct_classes(classes or ()))}
     fields = {_MASKS[below]: pa.string() for below in masks}
-    about = {"kind": "voc", "split": split, "classes": list(labels)}
+    origin = {"kind": "voc", "split": split, "classes": list(labels)}
     columns = {**(_COLUMNS if has_objects else {}), **fields}
-    rows = Annotations(columns, about, {"boxes": "xyxy"}, tuple(fields))
-    for name, values in zip(names, found, strict=True):
+    rows = Annotations(columns, origin, {"boxes": "xyxy"}, tuple(fields))
+    for name, values in zip(names, objects_of_names, strict=True):
         path, objects = f"{_IMAGES}/{name}.jpg", f"{_OBJECTS}/{name}.xml"
         values = f"{objects} does not exist" if values is None else values
         size = None
@@ -176,8 +176,8 @@ def _listed(folder: AnnotatedFolder, split: str, known: set[str]) -> tuple[str, 
 
 def _stripped(name: str, known: Container[str]) -> str:
     """Return a name in a list without spaces around it, unless they are the file's, too."""
-    found = (one for one in (name, name.rstrip(), name.lstrip()) if one in known)
-    return next(found, name.strip())
+    candidates = (one for one in (name, name.rstrip(), name.lstrip()) if one in known)
+    return next(candidates, name.strip())
 
 
 def _objects_of(data: bytes) -> dict[str, Any]:
@@ -240,10 +240,10 @@ def _object(number: int, element: Element) -> dict[str, Any]:
 
 
 def _child(element: Element, name: str) -> Element | None:
-    found = element.findall(name)
-    if len(found) > 1:
-        raise ValueError(f"<{element.tag}> has {len(found)} <{name}>")
-    return found[0] if found else None
+    children = element.findall(name)
+    if len(children) > 1:
+        raise ValueError(f"<{element.tag}> has {len(children)} <{name}>")
+    return children[0] if children else None
 
 
 def _text(element: Element, name: str) -> str | None:

@@ -84,6 +84,8 @@ class WebDataset(ImageSource):
         masks: Fields of masks, images whose pixels are numbers.
     """
 
+    archives: Sequence[SourceFile]
+
     def __init__(
         self,
         root: str | os.PathLike[str],
@@ -146,7 +148,7 @@ class WebDataset(ImageSource):
     def _walk(self) -> tuple[list[str], dict[str, set[pa.DataType | None]]]:
         """Return the class names and the extensions of further members, with types of arrays."""
         names: dict[int | None, str | None] = {}
-        found: dict[str, set[pa.DataType | None]] = {}
+        types: dict[str, set[pa.DataType | None]] = {}
         unlabelled: tuple[SourceFile, str, Mapping[str, Member]] | None = None
         lone, several = None, ""
         for number, file in enumerate(self.archives):
@@ -164,9 +166,9 @@ class WebDataset(ImageSource):
                     continue  # its label and class are not known
                 lone = sample.lone and lone is not False
                 for extension in sample.members:
-                    found.setdefault(extension, set())
+                    types.setdefault(extension, set())
                 for extension, kind in _arrays(sample.members, read):
-                    found[extension].add(kind)
+                    types[extension].add(kind)
                 known = names.setdefault(sample.label, sample.class_name)
                 if sample.label is None and unlabelled is None:
                     unlabelled = file, sample.key, sample.members
@@ -187,7 +189,7 @@ class WebDataset(ImageSource):
         labels = [label for label in names if label is not None]
         numbers = range(max(labels, default=-1) + 1)
         known_names = {} if None in names.values() else names
-        return [known_names.get(label) or str(label) for label in numbers], found
+        return [known_names.get(label) or str(label) for label in numbers], types
 
 
 def field_of(extension: str, arrays: Collection[pa.DataType | None] = ()) -> Field:
@@ -258,8 +260,8 @@ class TarListing(NamedTuple):
                     problem = problem or f"its .{field.name} {error}"
             values.append(value)
         place = self.file.location, sample.image.offset, sample.image.size, self.file.mtime_ns
-        about: Any = {"pixels": sample.pixels, "problem": problem, "fields": tuple(values)}
-        return Record(key, sample.label or 0, *place, **about)
+        details: Any = {"pixels": sample.pixels, "problem": problem, "fields": tuple(values)}
+        return Record(key, sample.label or 0, *place, **details)
 
     def _value(self, key: str, field: Field, member: Member, read: _Read) -> Any:
         if field.type is None:
@@ -304,13 +306,13 @@ class TarListing(NamedTuple):
         key: str | None = None
         parts: dict[str, Member] = {}
         for member in members(self.file):
-            found, extension = _split(member.name)
-            if found is None:
+            stem, extension = _split(member.name)
+            if stem is None:
                 continue
-            if found != key:
+            if stem != key:
                 if key is not None:
                     yield key, parts
-                key, parts = found, {}
+                key, parts = stem, {}
             if extension in parts:
                 raise SourceError(
                     f"{self.file}: the sample {key} has two members .{extension}, "
@@ -345,21 +347,21 @@ class TarListing(NamedTuple):
             problem = f"has no {what} (it has: {', '.join(sorted(parts))})"
         # Where a field has the name json, packing to shards writes the other.
         own = next((ext for ext in ("fastdata.json", "json") if ext in parts), None)
-        about: dict[str, Any] = {}
+        notes: dict[str, Any] = {}
         try:
-            about = {} if own is None else _about(parts[own], read)
+            notes = {} if own is None else _about(parts[own], read)
         except ValueError as error:
             problem = problem or str(error)
-        if about and own and _OWN_KEYS.issuperset(about):
+        if notes and own and _OWN_KEYS.issuperset(notes):
             del members[own]
-        label: Any = about.get("label") if self.labels else None
+        label: Any = notes.get("label") if self.labels else None
         if "cls" in parts and self.labels:
             text = read(parts["cls"]) if parts["cls"].size < _MOST_CLS else b""
             label = int(text) if text.strip().isdigit() else None
             del members["cls"]
         if problem is not None:
             label = None
-        claimed = self.labels and problem is None and ("cls" in parts or "label" in about)
+        claimed = self.labels and problem is None and ("cls" in parts or "label" in notes)
         if claimed and (type(label) is not int or label < 0):
             raise _without_label(self.file, stem, parts)
         if label is not None and label >= MOST_CLASSES:
@@ -368,7 +370,7 @@ class TarListing(NamedTuple):
                 f"{MOST_CLASSES:,} classes at most",
                 "Labels must be ranks of classes, from 0; write the shards again.",
             )
-        name, key = about.get("class"), about.get("key")
+        name, key = notes.get("class"), notes.get("key")
         key, name = stem if key is None else str(key), name if isinstance(name, str) else None
         return _Sample(key, label, name, image, pixels, members, problem, lone, len(others) > 1)
 
@@ -378,17 +380,17 @@ def _about(member: Member, read: _Read) -> dict[str, Any]:
     try:
         if member.size > _MOST_JSON:
             raise ValueError(f"it has {member.size:,} bytes, more than {_MOST_JSON:,}")
-        about = parse_json(read(member), lenient=True)
+        notes = parse_json(read(member), lenient=True)
     except ValueError as error:
         raise ValueError(f"its {member.name} is not JSON: {error}") from None
-    if not isinstance(about, dict):
+    if not isinstance(notes, dict):
         return {}
-    if type(about.get("key")) not in (str, int, type(None)):
+    if type(notes.get("key")) not in (str, int, type(None)):
         raise ValueError(f"the key in its {member.name} is neither text nor a number")
     for field in ("key", "class"):
-        if not is_utf8(str(about.get(field, ""))):
+        if not is_utf8(str(notes.get(field, ""))):
             raise ValueError(f"its {member.name} has a {field} that is not UTF-8")
-    return about
+    return notes
 
 
 def _pixels(member: Member, read: _Read) -> tuple[Member, tuple[int, int, None]]:
@@ -418,10 +420,10 @@ def _arrays(members: Mapping[str, Member], read: _Read) -> Iterator[tuple[str, p
         if kind.kind not in "biuf" or kind.itemsize > 8 or 0 in shape or member.size > _MOST_TEXT:
             yield extension, None
             continue
-        found = pa.from_numpy_dtype(kind.newbyteorder("="))
+        column_type = pa.from_numpy_dtype(kind.newbyteorder("="))
         for size in reversed(shape):
-            found = pa.list_(found, size)
-        yield extension, found
+            column_type = pa.list_(column_type, size)
+        yield extension, column_type
 
 
 def _without_label(

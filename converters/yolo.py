@@ -45,8 +45,8 @@ class YoloImages(AnnotatedImages):
     image whose file of labels is missing or empty has empty lists; a warning says how many are
     missing. A damaged line makes its image a bad sample.
 
-    Labels of ``…/images/…/a.jpg`` are in ``…/labels/…/a.txt``, those of another path are beside the
-    image. Reading ``data.yaml`` needs PyYAML. ``split`` is ``train``, ``val`` or ``test``. Without
+    Labels of ``…/images/…/a.jpg`` are in ``…/labels/…/a.txt``, of an image elsewhere beside it.
+    Reading ``data.yaml`` needs PyYAML. ``split`` is ``train``, ``val`` or ``test``. Without
     ``data``, it is the only .yaml file in the folder. Without any ``fields``, no labels are read.
     """
 
@@ -63,8 +63,12 @@ class YoloImages(AnnotatedImages):
     ) -> None:
         folder = AnnotatedFolder(root, storage_options)
         described = describe(folder, data, storage_options)
-        found = _labelled(folder, described, split, with_labels=fields is None or len(fields) > 0)
-        super().__init__(found, root, fields, () if data is None else (data,), storage_options)
+        annotations = _labelled(
+            folder, described, split, with_labels=fields is None or len(fields) > 0
+        )
+        super().__init__(
+            annotations, root, fields, () if data is None else (data,), storage_options
+        )
 
 
 class Description(NamedTuple):
@@ -118,24 +122,24 @@ def _parsed(name: str, text: str) -> dict[Any, Any]:
     class Loader(yaml.BaseLoader):  # type: ignore[misc]
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             """Refuse keys that PyYAML would resolve in silence."""
-            found: dict[Any, Any] = super().construct_mapping(node, deep)
-            if len(found) < len(node.value) or "<<" in found:
+            content: dict[Any, Any] = super().construct_mapping(node, deep)
+            if len(content) < len(node.value) or "<<" in content:
                 what = "a mapping has a key twice, or <<"
                 raise yaml.MarkedYAMLError(problem=what, problem_mark=node.start_mark)
-            return found
+            return content
 
     try:
-        found = yaml.load(text, Loader)
+        content = yaml.load(text, Loader)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ValueError("it is not a mapping")
-    return {name: value for name, value in found.items() if value not in ("", "~", "null")}
+    return {name: value for name, value in content.items() if value not in ("", "~", "null")}
 
 
-def _described(name: str, found: Mapping[str, Any]) -> Description:
-    names = found.get("names")
-    count = _whole("nc", found["nc"], _MOST_CLASSES) if "nc" in found else None
+def _described(name: str, content: Mapping[str, Any]) -> Description:
+    names = content.get("names")
+    count = _whole("nc", content["nc"], _MOST_CLASSES) if "nc" in content else None
     if isinstance(names, dict):
         labels = {_whole("names", label, _MOST_CLASSES): one for label, one in names.items()}
         if sorted(labels) != list(range(len(names))):
@@ -147,7 +151,7 @@ def _described(name: str, found: Mapping[str, Any]) -> Description:
         raise ValueError("names: the class names are missing, or one is not text")
     if count not in (None, len(names)):
         raise ValueError(f"nc: it is {count}, but there are {len(names)} names")
-    shape, keypoints = found.get("kpt_shape"), None
+    shape, keypoints = content.get("kpt_shape"), None
     if shape is not None:
         points = size = 0
         if isinstance(shape, list) and len(shape) == 2:
@@ -155,10 +159,10 @@ def _described(name: str, found: Mapping[str, Any]) -> Description:
         if points < 1 or size < 2:
             raise ValueError("kpt_shape: it is not [number, 2 or 3]")
         keypoints = points, size
-    path = found.get("path", "")
-    if "validation" in found:
-        found = {"val": found["validation"], **found}
-    splits = {one: found[one] for one in _SPLITS if found.get(one)}
+    path = content.get("path", "")
+    if "validation" in content:
+        content = {"val": content["validation"], **content}
+    splits = {one: content[one] for one in _SPLITS if content.get(one)}
     places = {one: [value] if isinstance(value, str) else value for one, value in splits.items()}
     for one, value in {"path": [path], **places}.items():
         if not isinstance(value, list) or not all(isinstance(place, str) for place in value):
@@ -184,13 +188,13 @@ def _labelled(
     by_name = {_base(file): file for file in lone}
     columns = {"labels": LABELS, "boxes": BOXES, "polygons": POLYGONS}
     formats = {"boxes": "relative cxcywh", "polygons": "relative polygons"}
-    about: dict[str, Any] = {"kind": "yolo", "split": split, "classes": list(described.classes)}
+    origin: dict[str, Any] = {"kind": "yolo", "split": split, "classes": list(described.classes)}
     if described.keypoints:
         count, size = described.keypoints
         columns["keypoints"] = pa.list_(pa.list_(pa.float32(), count * size))
         formats["keypoints"] = "relative xyv" if size == 3 else "relative xy"
-        about["kpt_shape"] = [count, size]
-    rows = Annotations(columns, about, formats)
+        origin["kpt_shape"] = [count, size]
+    rows = Annotations(columns, origin, formats)
     lost, absent = [], 0
     read = folder.read_all(files.values(), partial(_objects_of, described=described))
     for image, values in zip(images, read if with_labels else repeat({}), strict=False):
@@ -214,7 +218,7 @@ def _labelled(
             raise SourceError(
                 what,
                 f"{f'There is {other}. ' if other else ''}Labels of …/images/…/a.jpg are read from "
-                "…/labels/…/a.txt, those of another path from beside the image. To pack images "
+                "…/labels/…/a.txt; labels of another path lie beside the image. To pack images "
                 "alone, leave out all columns: --fields ''.",
             )
         warn(f"{what}. They have no objects; if their labels lie elsewhere, they are bad samples.")
@@ -242,8 +246,8 @@ def _base(path: str) -> str:
 
 def labels_of(image: str) -> str:
     """Return the path of an image's file of labels."""
-    before, found, after = f"/{image}".rpartition("/images/")
-    path = f"{before}/labels/{after}" if found else f"/{image}"
+    before, has_folder, after = f"/{image}".rpartition("/images/")
+    path = f"{before}/labels/{after}" if has_folder else f"/{image}"
     return key_of(path)[1:] + ".txt"
 
 

@@ -74,9 +74,9 @@ def test_a_plan_has_a_line_for_each_size_and_refuses_what_it_does_not_use() -> N
     assert len(shown) == 5
     budget = ("--length", "label", "--budget", "9")
     for options, message in [
-        (("--batch-size", "8", "--pixels", "99"), "--pixels has no meaning without --sizes"),
-        ((*budget, "--batch-size", "8"), "--batch-size has no meaning beside --length"),
-        ((*budget, "--sizes", "512"), "--sizes has no meaning beside --length"),
+        (("--batch-size", "8", "--pixels", "99"), "--pixels has no effect without --sizes"),
+        ((*budget, "--batch-size", "8"), "--batch-size has no effect beside --length"),
+        ((*budget, "--sizes", "512"), "--sizes has no effect beside --length"),
         (("--budget", "9"), "--length goes with --budget"),
     ]:
         refused = CliRunner().invoke(cli, [*plan, *options])

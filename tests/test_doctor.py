@@ -109,13 +109,13 @@ def test_seek_points_are_advised_until_there_are_some(sample: Path, tmp_path: Pa
     shutil.copytree(sample, path)
     # On one thread from memory, decoding limits.
     before = diagnose(path, seconds=0.2, num_workers=1)
-    assert before.found.data.seekable_share < 0.1
+    assert before.findings.data.seekable_share < 0.1
     assert before.verdict.limit == "decode"
     advice = next(one for one in before.verdict.advice if one.code == "seek_points")
     assert advice.command == f"fastdata seek-points {path}"
     add_seek_points(path, workers=1)
     after = diagnose(path, seconds=0.2, num_workers=1)
-    assert after.found.data.seekable_share == 1
+    assert after.findings.data.seekable_share == 1
     assert "seek_points" not in codes(after)
 
 
@@ -127,7 +127,7 @@ def test_seek_points_are_advised_until_there_are_some(sample: Path, tmp_path: Pa
 )
 def test_every_container(container: str) -> None:
     diagnosis = diagnose(dataset(container), transform=CROPS, seconds=0.2)
-    found, rates = diagnosis.found, diagnosis.found.rates
+    found, rates = diagnosis.findings, diagnosis.findings.rates
     assert found.data.container == container
     assert found.data.samples == 53
     assert 1 <= found.data.sampled <= 53  # all, if the machine is not too slow
@@ -141,7 +141,7 @@ def test_every_container(container: str) -> None:
 
 def test_raw_pixels_and_a_dataset_with_its_own_transform() -> None:
     views = Views(CROPS, Compose((RandomResizedCrop(16), Normalize((0.5,) * 3, (0.5,) * 3))))
-    found = diagnose(images(views, container="shards", kind="raw"), seconds=0.2).found
+    found = diagnose(images(views, container="shards", kind="raw"), seconds=0.2).findings
     assert "Views" in found.transform
     assert (found.data.other_share, found.data.seekable_share) == (0, 1)
     assert found.rates.decode > 0
@@ -150,19 +150,19 @@ def test_raw_pixels_and_a_dataset_with_its_own_transform() -> None:
 def test_a_tree_that_was_never_converted(tmp_path: Path) -> None:
     torchvision = import_torchvision()
     diagnosis = diagnose(tree(), transform=CROPS, seconds=0.2)
-    data = diagnosis.found.data
+    data = diagnosis.findings.data
     assert (data.container, data.samples, data.seekable_share) == ("files", 53, 1)
     assert data.bytes == sum(path.stat().st_size for path in tree().rglob("*.*"))
-    assert diagnosis.found.rates.decode > 0
+    assert diagnosis.findings.rates.decode > 0
     assert not {"stage", "seek_points"} & set(codes(diagnosis))
     folder = ImageDataset(torchvision.datasets.ImageFolder(str(tree())), CROPS)
-    listed = diagnose(folder, seconds=0.2).found.data
+    listed = diagnose(folder, seconds=0.2).findings.data
     assert (listed.container, listed.bytes, listed.convert) == ("files", data.bytes, data.convert)
     root = tmp_path / "splits"
     root.mkdir()
     for split in ("val", "train"):
         (root / split).symlink_to(tree())
-    splits = diagnose(root, transform=CROPS, seconds=0.2).found.data
+    splits = diagnose(root, transform=CROPS, seconds=0.2).findings.data
     assert splits.convert == f"fastdata convert imagefolder --root {root}/train"
 
 
@@ -182,7 +182,7 @@ def test_damaged_images_are_counted_and_left_out(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "tree", [("good.jpg", encode(picture(64, 48)))])
     folder_of(root, [("bad.jpg", b"no image"), ("cut.png", as_file(picture(9, 9), "PNG")[:60])])
     diagnosis = diagnose(root, seconds=0.2)
-    assert (diagnosis.found.data.sampled, diagnosis.found.data.damaged) == (3, 2)
+    assert (diagnosis.findings.data.sampled, diagnosis.findings.data.damaged) == (3, 2)
     damaged = dict(report.fact_lines(diagnosis))["damaged"]
     assert damaged == f"2 images: see fastdata convert imagefolder --root {tmp_path / 'tree'}"
     (root / "class" / "good.jpg").unlink()
@@ -229,7 +229,7 @@ def test_every_command_that_is_advised_runs(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
     path = dataset_of(kind, tmp_path)
-    found = diagnose(path, seconds=0.1).found
+    found = diagnose(path, seconds=0.1).findings
     assert found.data.other_share == 0.5
     assert found.rates.storage_warm < 1e6  # reads of PNGs take time, which the core does not count
     assert set(found.data.other_kinds) == {"png (native)", "jpeg (Pillow)"}

@@ -62,9 +62,9 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        found = super().resolve_command(ctx, args)
+        command = super().resolve_command(ctx, args)
         imports_end(_terminate)
-        return found
+        return command
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         # Import only the requested command: `fastdata info` needs little of `convert`.

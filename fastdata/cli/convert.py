@@ -60,22 +60,24 @@ class _Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        given = args[0]
-        if given not in self.commands and (is_url(given) or Path(given).exists()):
-            what = "URL" if is_url(given) else "file" if Path(given).is_file() else "folder"
-            found = peek(given)
-            if not found.source:
-                raise UsageError(f"fastdata convert: '{redact(given)}' is {found.what}", found.hint)
+        place = args[0]
+        if place not in self.commands and (is_url(place) or Path(place).exists()):
+            what = "URL" if is_url(place) else "file" if Path(place).is_file() else "folder"
+            recognised = peek(place)
+            if not recognised.source:
+                raise UsageError(
+                    f"fastdata convert: '{redact(place)}' is {recognised.what}", recognised.hint
+                )
             rest = "".join(f" {shlex.quote(word)}" for word in _without_root(args[1:]))
             raise UsageError(
-                f"fastdata convert: '{redact(given)}' is a {what}; say what it contains",
-                f"{redact(found.hint)}{rest}",
+                f"fastdata convert: '{redact(place)}' is a {what}; say what it contains",
+                f"{redact(recognised.hint)}{rest}",
             )
-        if given not in self.commands and not given.startswith("-"):
-            other = next((name for name, words in _WORDS.items() if given.lower() in words), None)
-            close = [other] if other else get_close_matches(given.lower(), self.commands, 1)
+        if place not in self.commands and not place.startswith("-"):
+            other = next((name for name, words in _WORDS.items() if place.lower() in words), None)
+            close = [other] if other else get_close_matches(place.lower(), self.commands, 1)
             hint = f"Write fastdata convert {close[0]}" if close else "fastdata convert --help"
-            raise UsageError(f"fastdata convert: there is no source {given!r}", f"{hint}.")
+            raise UsageError(f"fastdata convert: there is no source {place!r}", f"{hint}.")
         return super().resolve_command(ctx, args)
 
 
@@ -121,13 +123,13 @@ def _source(
     root: str = "Folder, file or URL of the images.",
     **root_options: Any,
 ) -> Callable[[Callable[..., tuple[str, _Sources]]], Any]:
-    """Add a command: ``--root``, its own options, and those of packing."""
+    """Add a command with ``--root``, its own options, and the options of packing."""
 
     def add(function: Callable[..., tuple[str, _Sources]]) -> Any:
         # Not default=None: click 8.3 and later take that for a value, and --root as given.
-        about = root_options or {"required": True}
+        settings = root_options or {"required": True}
         kind: Any = {"type": Location(), "metavar": "PATH|URL", "help": root}
-        place = click.option("--root", **kind, **about)
+        place = click.option("--root", **kind, **settings)
 
         def run(root: Path | str, **arguments: Any) -> None:
             packing = {key: arguments.pop(key) for key in _OF_PACKING}
@@ -146,8 +148,9 @@ _OF_PACKING = [
 ]
 
 
-def _split(text: str = "Which split. [default: all found]", **about: Any) -> Any:
-    return click.option("--split", metavar="NAME", help=text, **about)
+def _split(text: str = "Split to convert. [default: all]", **settings: Any) -> Any:
+    settings = {"metavar": "NAME"} | settings if "type" not in settings else settings
+    return click.option("--split", help=text, **settings)
 
 
 def _column(role: str, text: str, dest: str | None = None) -> Any:
@@ -168,7 +171,7 @@ _allow_empty = click.option("--allow-empty", is_flag=True, help="Accept classes 
 
 @_source(
     "imagenet",
-    click.option("--split", type=click.Choice(imagenet.SPLITS), help="Which. [default: all found]"),
+    _split(type=click.Choice(imagenet.SPLITS)),
     _allow_empty,
     root="Folder or URL of ImageNet. [default: $IMAGENET_DIR, else ./imagenet]",
     default=lambda: imagenet.default_root(),
@@ -228,7 +231,7 @@ for _kind in ("cifar10", "cifar100"):
     _made: Any = partial(_cifar, _kind)
     _name = _kind.upper().replace("CIFAR", "CIFAR-")
     _made.__doc__ = f"{_name}, from the python archive as published."
-    _which = click.option("--split", type=click.Choice(_CIFAR), help="Which. [default: both]")
+    _which = _split("Split to convert. [default: both]", type=click.Choice(_CIFAR))
     _source(_kind, _which, default=".", show_default=True)(_made)
 
 
@@ -348,9 +351,9 @@ def _described(
     """Return a function that opens a source and prints which columns it takes."""
 
     def source() -> ImageSource:
-        found = opened()
-        say(f"{named(root)}: {found.columns_taken}", err=True)
-        return found
+        opened_source = opened()
+        say(f"{named(root)}: {opened_source.columns_taken}", err=True)
+        return opened_source
 
     return source
 
@@ -389,8 +392,8 @@ def _tabular(
 
 
 _COLUMNS = """\
-The column of images is found by its contents, that of labels by its name (label, class, …) or
-Hugging Face's features; else name them. All other columns are fields; the columns taken and left
+The column of images is found by its contents, the column of labels by its name (label, class, …)
+or Hugging Face's features; else name them. All other columns are fields; the columns taken and left
 out are printed. Rows whose image or label is null are bad samples."""
 _PARQUET = """\
   $ fastdata convert imagenet --split val --to parquet --out val-parquet
@@ -411,8 +414,8 @@ _tabular(
 )
 _tabular(
     "arrow",
-    "Arrow IPC files or streams with a column of images.\n\nSuch are what Hugging Face's "
-    "save_to_disk writes, and its cache. Each of their splits makes a dataset.",
+    "Arrow IPC files or streams with a column of images.\n\nHugging Face's save_to_disk and its "
+    "cache write such files. Each of their splits makes a dataset.",
     "  $ fastdata convert arrow --root food101-saved --split train",
     _arrow,
     lambda root, _: [] if is_url(root) else arrow_splits(root),
@@ -476,7 +479,7 @@ def _table(root: Any, drivers: Any, images: Any, **options: Any) -> tuple[str, _
         multiple=True,
         metavar="FILE|URL",
         help="JSON file of the images' annotations. Repeat it: files of the same images are "
-        "merged. [default: those of each split]",
+        "merged. [default: the files of each split]",
     ),
     _split(),
     fields_option("Columns"),
@@ -534,7 +537,7 @@ def _voc(root: Any, drivers: Any, split: str | None, **options: Any) -> tuple[st
 
 @_source(
     "yolo",
-    _split("train, val or test. [default: all found]"),
+    _split("train, val or test. [default: all]"),
     click.option(
         "--data",
         type=Location(),

@@ -65,9 +65,9 @@ def command(dataset: Path | str, size: int, as_json: bool, **options: Any) -> No
     from fastdata.doctor import diagnose, report, training_transform
 
     diagnosis = diagnose(dataset, transform=training_transform(size), **options)
-    if not diagnosis.found.data.convert:
-        found = peek(diagnosis.found.data.path)
-        say(f"{diagnosis.found.data.path}: {found.what}. {found.hint}", err=True)
+    if not diagnosis.findings.data.convert:
+        recognised = peek(diagnosis.findings.data.path)
+        say(f"{diagnosis.findings.data.path}: {recognised.what}. {recognised.hint}", err=True)
     if as_json:
         print_json(report.as_json(diagnosis))
     else:

@@ -32,7 +32,7 @@ from fastdata.remote.urls import is_url
 @click.option(
     "--kind",
     type=click.Choice(KINDS),
-    help="What SOURCE is. [default: told by the names of files]",
+    help="Kind of SOURCE. [default: inferred from the names of files]",
 )
 @click.option(
     "--fields",
@@ -93,11 +93,11 @@ def command(
     require_url(options["storage_options"], place, source)
     keep_freed_memory()
     begun = time.monotonic()
-    about = {"fields": fields, "image_column": image_column}
+    of_source = {"fields": fields, "image_column": image_column}
 
     def reporting(part: str) -> ProgressReport:
         return ProgressReport(", ".join(filter(None, (f"indexing {named(place)}", part))))
 
-    chosen = {name: one for name, one in about.items() if one is not None}
+    chosen = {name: one for name, one in of_source.items() if one is not None}
     packed = index(source, place, reporting=reporting, source=chosen, **options)
     tell(packed, time.monotonic() - begun, ORIGINAL, as_json)

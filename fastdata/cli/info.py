@@ -58,17 +58,17 @@ def command(dataset: Path | str, as_json: bool, storage_options: dict[str, Any] 
     try:
         staged = find_staged(dataset, storage_options)
         if isinstance(dataset, str):
-            about = describe(RemoteSource(dataset, None, storage_options), staged)
+            facts = describe(RemoteSource(dataset, None, storage_options), staged)
         else:
-            about = describe(PackedSource(dataset), staged)
-        lines = _lines(about)
+            facts = describe(PackedSource(dataset), staged)
+        lines = _lines(facts)
     except PartsError as error:  # an index of parts; their own indices are not read
         manifest = error.manifest
-        about = _of_manifest(name, manifest, manifest.field_list)
-        about["parts"] = [asdict(part) for part in manifest.parts]
-        lines = _lines_of_parts(about)
+        facts = _of_manifest(name, manifest, manifest.field_list)
+        facts["parts"] = [asdict(part) for part in manifest.parts]
+        lines = _lines_of_parts(facts)
     if as_json:
-        print_json(about)
+        print_json(facts)
         return
     click.secho(printable(name), bold=True)
     for line in aligned([(f" {name}", printable(value)) for name, value in lines]):
@@ -79,39 +79,39 @@ def _of_manifest(name: str, manifest: Manifest, fields: Iterable[Field]) -> dict
     """Return the description that a manifest alone gives, as JSON values."""
     names = ("container", "format_version", "samples", "skipped", "classes", "blob_bytes", "source",
              "tool")  # fmt: skip
-    about = {"path": name, **{one: getattr(manifest, one) for one in names}}
-    return about | {"fields": list(map(_field, fields))}
+    facts = {"path": name, **{one: getattr(manifest, one) for one in names}}
+    return facts | {"fields": list(map(_field, fields))}
 
 
-def _lines_of_parts(about: dict[str, Any]) -> list[tuple[str, str]]:
-    parts = about["parts"]
+def _lines_of_parts(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    parts = facts["parts"]
     files = human_count(sum(part["files"] for part in parts), "file")
     return [
-        _samples_line(about),
-        *_field_lines(about),
-        ("container", f"{about['container']}, {files} in {human_count(len(parts), 'part')}"),
-        ("size", f"{human_bytes(about['blob_bytes'])} of blobs"),
+        _samples_line(facts),
+        *_field_lines(facts),
+        ("container", f"{facts['container']}, {files} in {human_count(len(parts), 'part')}"),
+        ("size", f"{human_bytes(facts['blob_bytes'])} of blobs"),
         ("parts", f"{parts[0]['name']} to {parts[-1]['name']}; fastdata info describes each"),
-        *_last_lines(about),
+        *_last_lines(facts),
     ]
 
 
-def _samples_line(about: dict[str, Any]) -> tuple[str, str]:
-    skipped = f", {human_count(about['skipped'], 'bad one')} skipped" if about["skipped"] else ""
-    named = human_count(len(about["classes"]), "class", "classes")
-    classes = f" of {named}" if about["classes"] else ""
-    return "samples", f"{about['samples']:,}{classes}{skipped}"
+def _samples_line(facts: dict[str, Any]) -> tuple[str, str]:
+    skipped = f", {human_count(facts['skipped'], 'bad one')} skipped" if facts["skipped"] else ""
+    named = human_count(len(facts["classes"]), "class", "classes")
+    classes = f" of {named}" if facts["classes"] else ""
+    return "samples", f"{facts['samples']:,}{classes}{skipped}"
 
 
-def _field_lines(about: dict[str, Any]) -> list[tuple[str, str]]:
-    first, *others = map(_in_words, about["fields"])
-    return [("fields", first), *(("", field) for field in others)]
+def _field_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    first, *rest = map(_in_words, facts["fields"])
+    return [("fields", first), *(("", field) for field in rest)]
 
 
-def _last_lines(about: dict[str, Any]) -> list[tuple[str, str]]:
+def _last_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     return [
-        ("source", ", ".join(f"{name} {value}" for name, value in about["source"].items())),
-        ("made by", f"fastdata {about['tool']}, format version {about['format_version']}"),
+        ("source", ", ".join(f"{name} {value}" for name, value in facts["source"].items())),
+        ("made by", f"fastdata {facts['tool']}, format version {facts['format_version']}"),
     ]
 
 
@@ -179,35 +179,35 @@ def _spread(counter: Counter[int]) -> dict[str, int]:
     return {"min": values[0], "median": sum(middle) // 2, "max": values[-1]}
 
 
-def _order(about: dict[str, Any]) -> str:
-    if about["order"] == "source":
+def _order(facts: dict[str, Any]) -> str:
+    if facts["order"] == "source":
         return "the source's"
-    return about["order"] if about["seed"] is None else f"{about['order']} by seed {about['seed']}"
+    return facts["order"] if facts["seed"] is None else f"{facts['order']} by seed {facts['seed']}"
 
 
-def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
+def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     def side(name: str) -> str:
-        return "{min} to {max}, median {median}".format(**about[name])
+        return "{min} to {max}, median {median}".format(**facts[name])
 
-    files, turned = about["files"], ""
-    if count := about["with_orientation"]:
-        turned = describe_turned(count, about["source"].get("exif_transpose"))
-    channels = {_CHANNELS.get(count, count): n for count, n in about["channels"].items()}
-    container = f"{about['container']}, {human_count(len(files), 'file')}" if files else "folder"
+    files, turned = facts["files"], ""
+    if count := facts["with_orientation"]:
+        turned = describe_turned(count, facts["source"].get("exif_transpose"))
+    channels = {_CHANNELS.get(count, count): n for count, n in facts["channels"].items()}
+    container = f"{facts['container']}, {human_count(len(files), 'file')}" if files else "folder"
     return [
-        _samples_line(about),
-        *_field_lines(about),
+        _samples_line(facts),
+        *_field_lines(facts),
         ("container", container),
-        ("size", f"{human_bytes(about['blob_bytes'])} of blobs, "
-                 f"{human_bytes(about['file_bytes'])} on disk"),
-        ("encodings", ", ".join(f"{name} {n:,}" for name, n in about["encodings"].items())),
+        ("size", f"{human_bytes(facts['blob_bytes'])} of blobs, "
+                 f"{human_bytes(facts['file_bytes'])} on disk"),
+        ("encodings", ", ".join(f"{name} {n:,}" for name, n in facts["encodings"].items())),
         ("channels", ", ".join(f"{name} {n:,}" for name, n in channels.items())),
         ("height", side("height")),
         ("width", side("width")),
         *([("EXIF", turned)] if turned else []),
-        ("seek points", human_count(about["with_seek_points"], "sample")),
-        ("order", _order(about)),
-        ("options", ", ".join(f"{name} {value}" for name, value in about["options"].items())),
-        *_last_lines(about),
-        ("staged", about["staged"] or "no"),
+        ("seek points", human_count(facts["with_seek_points"], "sample")),
+        ("order", _order(facts)),
+        ("options", ", ".join(f"{name} {value}" for name, value in facts["options"].items())),
+        *_last_lines(facts),
+        ("staged", facts["staged"] or "no"),
     ]  # fmt: skip

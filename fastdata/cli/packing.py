@@ -112,8 +112,8 @@ _MOST_CLASSES = 10
 
 def _counts(objects: Mapping[str, int]) -> str:
     """Return numbers of objects by class; the rare ones may be misspelt."""
-    found = sorted(filter(itemgetter(1), objects.items()), key=lambda one: -one[1])
-    shown = [f"{name} {count:,}" for name, count in found]
+    counts = sorted(filter(itemgetter(1), objects.items()), key=lambda one: -one[1])
+    shown = [f"{name} {count:,}" for name, count in counts]
     if len(shown) > 2 * _MOST_CLASSES:
         shown[_MOST_CLASSES:-_MOST_CLASSES] = [f"… {len(shown) - 2 * _MOST_CLASSES} more …"]
     return ", ".join(shown)
@@ -130,8 +130,8 @@ def tell(packed: PackResult, seconds: float, encoded: Encoding, as_json: bool) -
         if packed.left_out:
             say(f"left out by suffix: {describe_left_out(packed.left_out)}")
         fields = packed.manifest.field_list
-        further = [field.name for field in fields if field not in IMAGE_AND_LABEL]
-        chosen = f", fields={tuple(field.name for field in fields)}" if further else ""
+        extra = [field.name for field in fields if field not in IMAGE_AND_LABEL]
+        chosen = f", fields={tuple(field.name for field in fields)}" if extra else ""
         upright = packed.manifest.source.get("exif_transpose")
         if turned := sum(kind.turned for kind in packed.kinds.values()):
             say(describe_turned(turned, upright))
@@ -172,9 +172,9 @@ def _facts(packed: PackResult, seconds: float) -> dict[str, Any]:
     """Return the summary as JSON values."""
     manifest = packed.manifest
     names = ("container", "samples", "skipped", "blob_bytes", "order", "seed")
-    about = {"path": packed.path, **{name: getattr(manifest, name) for name in names}}
+    facts = {"path": packed.path, **{name: getattr(manifest, name) for name in names}}
     more = {"resumed": packed.resumed, "left_out": dict(packed.left_out), "seconds": seconds}
-    return {**about, "classes": len(manifest.classes), **more}
+    return {**facts, "classes": len(manifest.classes), **more}
 
 
 def _summary(packed: PackResult, seconds: float) -> str:

@@ -159,10 +159,10 @@ def fields_option(what: str) -> Any:
 
 def _formats(_: click.Context, __: click.Parameter, words: Sequence[str]) -> dict[str, str]:
     """Return formats by field, of words such as boxes=xywh."""
-    found = dict(word.rpartition("=")[::2] for word in words)
-    if "" in found or len(found) < len(words):
+    formats = dict(word.rpartition("=")[::2] for word in words)
+    if "" in formats or len(formats) < len(words):
         raise click.BadParameter("write NAME=FORMAT, each name once, such as boxes=xywh")
-    return found
+    return formats
 
 
 #: Options that say what fields mean.

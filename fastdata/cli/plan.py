@@ -58,8 +58,8 @@ def command(
 ) -> None:
     """Show the batches that a loader would make of DATASET.
 
-    With --sizes or --length they are those of fastdata.samplers.AspectRatioBatches or
-    fastdata.samplers.TokenBudgetBatches, else those of one batch size.
+    With --sizes, fastdata.samplers.AspectRatioBatches makes them; with --length,
+    fastdata.samplers.TokenBudgetBatches; else they have one size.
 
     \b
     Examples:
@@ -101,13 +101,13 @@ def _table(
     for name in ("--pixels",) if length is None else others:
         if others[name] is not None and (length is not None or sizes is None):
             beside = "without --sizes" if length is None else "beside --length"
-            raise UsageError(f"{name} has no meaning {beside}", "Leave it out.")
+            raise UsageError(f"{name} has no effect {beside}", "Leave it out.")
     opened = ImageDataset(dataset, storage_options=storage_options)
-    about: dict[str, Any] = {"seed": seed, "shard": (0, ranks), "drop_last": drop_last}
+    shared: dict[str, Any] = {"seed": seed, "shard": (0, ranks), "drop_last": drop_last}
     if length is not None and budget is not None:
-        return TokenBudgetBatches(opened, length, budget, window, **about).table(epoch)
+        return TokenBudgetBatches(opened, length, budget, window, **shared).table(epoch)
     if sizes is not None:
-        return AspectRatioBatches(opened, batch_size, sizes, pixels=pixels, **about).table(epoch)
+        return AspectRatioBatches(opened, batch_size, sizes, pixels=pixels, **shared).table(epoch)
     if batch_size is None:
-        raise UsageError("it is not said what makes a batch", "Give --batch-size, or --length.")
+        raise UsageError("nothing says how large a batch is", "Give --batch-size, or --length.")
     return table_of(Epoch(len(opened), batch_size, 0, ranks, drop_last))

@@ -42,8 +42,8 @@ def command(dataset: Path | str, stride: int, remove: bool, as_json: bool, **opt
             "Add them to a local copy, then upload it; or pack again: fastdata convert adds them.",
         )
     with ProgressReport(f"seek points of {dataset}") as progress:
-        given: Any = {"stride": None if remove else stride, **options}
-        made = add_seek_points(dataset, progress=progress.images, **given)
+        arguments: Any = {"stride": None if remove else stride, **options}
+        made = add_seek_points(dataset, progress=progress.images, **arguments)
     if as_json:
         print_json({"path": dataset, **made._asdict()})
         return

@@ -29,17 +29,17 @@ def destination(
 ) -> Destination:
     """Return a destination from a loader's arguments; UsageError if they contradict each other."""
     try:
-        found = torch.device(device)
+        target = torch.device(device)
     except (RuntimeError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise UsageError(f"device={device!r}: {reason}", _DEVICES) from None
-    if found.type != "cpu":
-        _check_accelerator(found)
+    if target.type != "cpu":
+        _check_accelerator(target)
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
         raise UsageError(
             f"prefetch={prefetch!r}", "Give the number of batches to prefetch, 1 or more."
         )
-    return Destination(found, normalisation(dtype, mean, std), channels_last, prefetch)
+    return Destination(target, normalisation(dtype, mean, std), channels_last, prefetch)
 
 
 _DEVICES = 'Give "cpu", or a device that torch.accelerator finds here, such as "cuda" or "xpu".'

@@ -36,15 +36,15 @@ def three(name: str, values: Sequence[float] | None) -> tuple[float, float, floa
     if values is None:
         return None
     try:
-        found = tuple(float(value) for value in values)
+        numbers = tuple(float(value) for value in values)
     except (TypeError, ValueError):
-        found = ()
-    if len(found) != 3 or not all(map(math.isfinite, found)):
+        numbers = ()
+    if len(numbers) != 3 or not all(map(math.isfinite, numbers)):
         hint = "Give three finite numbers in units of 0 to 1, for red, green and blue."
         raise UsageError(f"{name}={values!r}", hint)
-    if name == "std" and not all(value > 1e-6 for value in found):
-        raise UsageError(f"std={found} has values that are not above 0", "Give positive values.")
-    return found[0], found[1], found[2]
+    if name == "std" and not all(value > 1e-6 for value in numbers):
+        raise UsageError(f"std={numbers} has values that are not above 0", "Give positive values.")
+    return numbers[0], numbers[1], numbers[2]
 
 
 @dataclass(frozen=True)

@@ -50,20 +50,20 @@ class Ragged:
         """
         longest = int(self.lengths.max()) if len(self) else 0
         shape = (len(self), longest, *self.values.shape[1:])
-        found = torch.full(shape, value, dtype=self.values.dtype, device=self.values.device)
+        padded = torch.full(shape, value, dtype=self.values.dtype, device=self.values.device)
         places = torch.arange(len(self.values), device=self.values.device)
         samples = self.batch_index
         # torch assigns no unsigned integers of more than 8 bits by index.
         kind = _SIGNED.get(self.values.dtype, self.values.dtype)
-        found.view(kind)[samples, places - self.offsets[samples]] = self.values.view(kind)
-        return found
+        padded.view(kind)[samples, places - self.offsets[samples]] = self.values.view(kind)
+        return padded
 
     def to(self, *args: Any, **options: Any) -> Ragged:
         """Return it on a device; takes the arguments of ``torch.Tensor.to``."""
         values = self.values.to(*args, **options)
         # `dtype` is for the values alone.
-        names, given = ("non_blocking", "copy"), (one for one in args if isinstance(one, bool))
-        own: dict[str, Any] = dict(zip(names, given, strict=False))
+        names, flags = ("non_blocking", "copy"), (one for one in args if isinstance(one, bool))
+        own: dict[str, Any] = dict(zip(names, flags, strict=False))
         own |= {name: options[name] for name in names if name in options}
         return replace(self, values=values, offsets=self.offsets.to(values.device, **own))
 

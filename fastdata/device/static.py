@@ -16,7 +16,7 @@ _HINT = (
 
 
 class StaticMemory:
-    """Memory that every batch is copied into, with the shapes of the first batch.
+    """Memory that every batch is copied into; it has the shapes of the first batch.
 
     The copy runs on the current stream, after that stream's work on the previous batch. If
     another stream took the previous batch, the current one waits for it.

@@ -36,7 +36,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """Stage that limits, and advice.
+    """Stage that limits loading, and advice.
 
     Attributes:
         limit: The stage that limits once an epoch has been read: ``storage``, ``decode`` or
@@ -60,60 +60,60 @@ class Bottleneck:
     advice: tuple[Advice, ...]
 
 
-def judge(found: Findings) -> Bottleneck:
+def judge(findings: Findings) -> Bottleneck:
     """Return the stage that limits, and advice."""
-    rates, machine, supply = found.rates, found.machine, loader_rate(found)
+    rates, machine, supply = findings.rates, findings.machine, loader_rate(findings)
     # Without waiting for a disk.
     core = 1 / (1 / rates.storage_warm + 1 / rates.decode) / min(machine.threads, machine.cpus)
     cores = None if rates.step is None else max(1, math.ceil(rates.step / core))
     if rates.step is not None and rates.step <= supply:
         limit = "step"
     else:
-        limit = "storage" if read_seconds(found) > 1 / rates.decode else "decode"
+        limit = "storage" if read_seconds(findings) > 1 / rates.decode else "decode"
     advice = []
     if limit == "storage":
-        advice = _for_storage(found)
+        advice = _for_storage(findings)
     elif limit == "decode":
-        advice = _for_decode(found, core, cores)
-    if not found.data.convert:  # it is not for packing
+        advice = _for_decode(findings, core, cores)
+    if not findings.data.convert:  # it is not for packing
         advice = [one for one in advice if not one.command.startswith(" --")]
     advice.sort(key=lambda one: -(one.images_per_second or 0))
     return Bottleneck(
         limit=limit,
-        images_per_second=training_rate(found),
+        images_per_second=training_rate(findings),
         loader_images_per_second=supply,
         core_images_per_second=core,
         cores_per_gpu=cores,
         num_workers=machine.rank_cpus,
-        fits_stage=found.data.stage_bytes <= machine.stage_room,
+        fits_stage=findings.data.stage_bytes <= machine.stage_room,
         advice=tuple(advice or [Advice("nothing", _NOTHING[limit])]),
     )
 
 
-def held(found: Findings) -> float:
+def held(findings: Findings) -> float:
     """Return the share of the dataset that is in memory after an epoch, 0 to 1."""
-    if found.data.in_memory or not found.data.bytes:
+    if findings.data.in_memory or not findings.data.bytes:
         return 1.0
-    return min(1.0, found.machine.memory / found.data.bytes)
+    return min(1.0, findings.machine.memory / findings.data.bytes)
 
 
-def read_seconds(found: Findings) -> float:
+def read_seconds(findings: Findings) -> float:
     """Return the seconds of reading an image, with the part of the dataset in memory that fits."""
-    cold, warm = found.rates.storage_cold, found.rates.storage_warm
+    cold, warm = findings.rates.storage_cold, findings.rates.storage_warm
     if cold is None:
         return 1 / warm
     # Never faster than warm: what was measured as cold may have been in some other cache.
-    return held(found) / warm + (1 - held(found)) / min(cold, warm)
+    return held(findings) / warm + (1 - held(findings)) / min(cold, warm)
 
 
-def loader_rate(found: Findings) -> float:
+def loader_rate(findings: Findings) -> float:
     """Return images/s of the loader, whose threads read and decode in turn."""
-    return 1 / (read_seconds(found) + 1 / found.rates.decode)
+    return 1 / (read_seconds(findings) + 1 / findings.rates.decode)
 
 
-def training_rate(found: Findings) -> float:
+def training_rate(findings: Findings) -> float:
     """Return images/s of training: of the loader or of the step."""
-    return min(loader_rate(found), found.rates.step or math.inf)
+    return min(loader_rate(findings), findings.rates.step or math.inf)
 
 
 _NOTHING = {
@@ -126,11 +126,11 @@ _NOTHING = {
 
 
 class _Proposals(list[Advice]):
-    """Advice, of that with another rate of a stage only what gains enough."""
+    """List of advice; leaves out changes of rates that gain too little."""
 
-    def __init__(self, found: Findings) -> None:
+    def __init__(self, findings: Findings) -> None:
         super().__init__()
-        self._found = found
+        self._found = findings
 
     def add(self, code: str, text: str, command: str = "", **changed: float) -> None:
         """Add advice, which changes some rates; without any, its gain is unknown."""
@@ -142,9 +142,9 @@ class _Proposals(list[Advice]):
         self.append(Advice(code, text, command, after))
 
 
-def _for_storage(found: Findings) -> list[Advice]:
-    data, machine = found.data, found.machine
-    advice = _Proposals(found)
+def _for_storage(findings: Findings) -> list[Advice]:
+    data, machine = findings.data, findings.machine
+    advice = _Proposals(findings)
     staged = data.in_memory or data.location != data.path
     copies = data.container not in ("files", *ELSEWHERE) and not staged
     if copies and data.stage_bytes <= machine.stage_room:
@@ -160,15 +160,15 @@ def _for_storage(found: Findings) -> list[Advice]:
     elif data.container == "tables":
         text = "Of tables, whole row groups are read and decoded. Shards are read by image."
         advice.add("convert", text, f"{data.convert} --to shards")
-    elif held(found) < 1:
+    elif held(findings) < 1:
         text = "Read neighbours together: shuffled by blocks, the storage is read nearly in order."
         advice.add("order", text, 'DataLoader(order="quasi-random")')
     return advice
 
 
-def _for_decode(found: Findings, core: float, needed: int | None) -> list[Advice]:
-    data, machine, rates = found.data, found.machine, found.rates
-    advice = _Proposals(found)
+def _for_decode(findings: Findings, core: float, needed: int | None) -> list[Advice]:
+    data, machine, rates = findings.data, findings.machine, findings.rates
+    advice = _Proposals(findings)
     if data.seekable_share < 1 - FEW:
         text = "Seek points let crops be decoded without the rest of the image."
         advice.add("seek_points", text, f"fastdata seek-points {shlex.quote(data.path)}")

@@ -48,7 +48,7 @@ _LEFT = 0.1
 class Diagnosis(NamedTuple):
     """Measurements, and the conclusions from them."""
 
-    found: Findings
+    findings: Findings
     verdict: Bottleneck
 
 
@@ -127,7 +127,7 @@ def diagnose(
     if warm.remote is None and not _is_timed(warm):
         note = note or "only reads of JPEGs are timed"
         reads = _read_alone(opened.dataset.source, samples) * machine.threads
-    found = Findings(
+    findings = Findings(
         data=_described(opened, samples, first),
         machine=machine,
         rates=Rates(
@@ -140,7 +140,7 @@ def diagnose(
         batch_size=batch_size,
         transform=repr(opened.dataset.transform),
     )
-    return Diagnosis(found, judge(found))
+    return Diagnosis(findings, judge(findings))
 
 
 def _run(loader: Any, seconds: float, samples: float = np.inf) -> Stats:

@@ -45,9 +45,9 @@ def extents(dataset: ImageDataset, indices: npt.NDArray[np.int64]) -> list[Exten
     if source.blocks is not None:
         tables = {split_name(place)[0] for place in getattr(source, "places", ())} - {""}
         return [Extent(path, 0, path.stat().st_size) for path in map(Path, sorted(tables))]
-    found = source.gather(indices).blobs["image"].extents
-    paths = [Path(found.path(at)) for at in range(len(indices))]
-    places = zip(paths, found.offsets.tolist(), found.lengths.tolist(), strict=True)
+    blobs = source.gather(indices).blobs["image"].extents
+    paths = [Path(blobs.path(at)) for at in range(len(indices))]
+    places = zip(paths, blobs.offsets.tolist(), blobs.lengths.tolist(), strict=True)
     # A length of -1 means the whole file. A damaged row may hold any numbers; the system takes
     # sizes of files alone.
     return [

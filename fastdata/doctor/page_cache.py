@@ -39,10 +39,10 @@ def resident_share(extents: Iterable[Extent]) -> float:
     for extent in extents:
         start = extent.offset // _PAGE * _PAGE
         with open_file(extent.path) as file:
-            about = os.fstat(file.fileno())
-            if os.geteuid() not in (0, about.st_uid):
+            stat = os.fstat(file.fileno())
+            if os.geteuid() not in (0, stat.st_uid):
                 raise PermissionError(errno.EPERM, "the kernel tells only of a user's own files")
-            size = min(extent.offset + extent.length, about.st_size) - start
+            size = min(extent.offset + extent.length, stat.st_size) - start
             if size <= 0:
                 continue
             with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ, offset=start) as mapped:

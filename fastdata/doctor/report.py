@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return all findings as JSON values."""
-    found, verdict = diagnosis
+    findings, verdict = diagnosis
     conclusions = asdict(verdict)
     first = {name: conclusions[name] for name in ("limit", "images_per_second")}
-    return {**first, "verdict": conclusions, **asdict(found)}
+    return {**first, "verdict": conclusions, **asdict(findings)}
 
 
 def show(diagnosis: Diagnosis) -> None:
     """Print tables to standard output."""
-    found, verdict = diagnosis
-    rates = found.rates
-    title = f"{found.data.path}, in batches of {found.batch_size}"
+    findings, verdict = diagnosis
+    rates = findings.rates
+    title = f"{findings.data.path}, in batches of {findings.batch_size}"
     click.secho(printable(title), bold=True)
-    threads = human_count(found.machine.threads, "thread")
+    threads = human_count(findings.machine.threads, "thread")
     # Mark the one of storage's two rates that counts.
-    reads = "storage, cold" if rates.storage_cold and held(found) < 1 else "storage, warm"
+    reads = "storage, cold" if rates.storage_cold and held(findings) < 1 else "storage, warm"
     limiting = {"storage": reads, "decode": f"decode, {threads}", "step": "training step"}
     rows = [("stage", "images/s", "")]
     for name, rate, note in (
-        ("storage, cold", rates.storage_cold, found.cold_note),
+        ("storage, cold", rates.storage_cold, findings.cold_note),
         ("storage, warm", rates.storage_warm, ""),
         (f"decode, {threads}", rates.decode, ""),
         ("reading and decoding", verdict.loader_images_per_second, "on the same threads"),
@@ -61,7 +61,7 @@ def show(diagnosis: Diagnosis) -> None:
 
 def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """Return the conclusions as lines of text."""
-    (_, verdict), data, machine = diagnosis, diagnosis.found.data, diagnosis.found.machine
+    (_, verdict), data, machine = diagnosis, diagnosis.findings.data, diagnosis.findings.machine
     about = "about " if data.container == "files" else ""
     cores = f"a core reads and decodes {human_rate(verdict.core_images_per_second)} images/s"
     if verdict.cores_per_gpu is None:
@@ -87,7 +87,7 @@ def fact_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         (machine.stage_place, memory),
         ("dataset", dataset),
         ("measured", human_count(data.sampled, "image")),
-        ("transform", diagnosis.found.transform),
+        ("transform", diagnosis.findings.transform),
     ]
     if data.damaged:
         lines.append(("damaged", f"{human_count(data.damaged, 'image')}: see {data.checker}"))

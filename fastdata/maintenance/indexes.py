@@ -37,9 +37,9 @@ def check_index(source: PackedSource, stored: StoredField) -> Iterator[Finding]:
 
 def _impossible_rows(source: PackedSource, stored: StoredField) -> Iterator[Finding]:
     manifest, (name, kind, _, nullable, _) = source.manifest, stored.field
-    further = stored.field != IMAGE
+    is_extra = stored.field != IMAGE
     sizes = np.array(source.files.sizes[: manifest.blob_files], np.int64)
-    labels_of = 1 if further else max(len(manifest.classes), 1)
+    labels_of = 1 if is_extra else max(len(manifest.classes), 1)
     start = previous = 0
     names = ("label", "file", "offset", "length", "width")
     for batch in source.index_of(name).batches(columns=names):
@@ -49,7 +49,7 @@ def _impossible_rows(source: PackedSource, stored: StoredField) -> Iterator[Find
         if kind == "blob":
             bad |= widths != 0
         # An empty file of a field of blobs has an offset, and is one.
-        lacks = (lengths == 0) & further & ((kind != "blob") | (offsets == 0))
+        lacks = (lengths == 0) & is_extra & ((kind != "blob") | (offsets == 0))
         bad |= lacks & ((not nullable) | (files != 0) | (offsets != 0))
         if len(sizes):
             known = (files >= 0) & (files < len(sizes))
@@ -63,7 +63,7 @@ def _impossible_rows(source: PackedSource, stored: StoredField) -> Iterator[Find
             wrong = files != -1
         for at in np.flatnonzero(bad | (wrong & ~lacks)).tolist():
             row = source.index_of(name)[start + at]
-            of_field = f" of {name}" if further else ""
+            of_field = f" of {name}" if is_extra else ""
             yield Finding(
                 f"sample {start + at} ({printable(source.index[start + at].key)})",
                 f"its index row{of_field} is impossible: label {row.label}, file {row.file}, "
@@ -112,19 +112,19 @@ def check_pieces(source: PackedSource, stored: StoredField, start: int, stop: in
     """Read some pieces of a column."""
     assert stored.file is not None
     path = str(source.location / stored.file)
-    name, meaning, found = stored.field.name, stored.field.format, []
+    name, meaning, findings = stored.field.name, stored.field.format, []
     for number in range(start, stop):
         try:
             piece = source.piece(name, number)
         except DatasetError as error:
-            found.append(Finding(path, error.what.removeprefix(f"{source.location}: ")))
+            findings.append(Finding(path, error.what.removeprefix(f"{source.location}: ")))
             continue
         wrong = np.flatnonzero(misshapen(piece, meaning)).tolist() if meaning else ()
         for at in wrong:
             row = number * stored.rows + at
             where = f"sample {row} ({printable(source.index[row].key)})"
-            found.append(Finding(where, why_misshapen(name, meaning)))
-    return found
+            findings.append(Finding(where, why_misshapen(name, meaning)))
+    return findings
 
 
 def check_column_file(source: PackedSource, stored: StoredField) -> Iterator[Finding]:
@@ -135,12 +135,12 @@ def check_column_file(source: PackedSource, stored: StoredField) -> Iterator[Fin
     pieces = len(source.index_of(name))
     try:
         with pa.OSFile(str(path)) as opened, pa.ipc.open_file(opened) as file:
-            found, batches = file.schema, file.num_record_batches
-            has = ", ".join(f"{one.name} {one.type}" for one in found)  # names may be no UTF-8
+            schema, batches = file.schema, file.num_record_batches
+            has = ", ".join(f"{one.name} {one.type}" for one in schema)  # names may be no UTF-8
     except (pa.ArrowException, OSError, ValueError) as error:
         yield Finding(str(path), f"cannot be read as Arrow: {error}")
         return
-    if found != pa.schema([(name, kind)]):
+    if schema != pa.schema([(name, kind)]):
         yield Finding(str(path), f"holds {printable(has)}, the manifest says {name} {kind}")
     if batches != pieces:
         yield Finding(str(path), f"has {batches} record batches, its index has {pieces}")

@@ -150,11 +150,11 @@ def _add(
 
         def batches() -> Iterator[pa.RecordBatch]:
             field = SCHEMA.field("seek_points")
-            for task, found in zip(tasks, executor.run(_call, tasks, tick), strict=True):
-                tables.extend(len(table) for table in found if table is not None)
+            for task, made in zip(tasks, executor.run(_call, tasks, tick), strict=True):
+                tables.extend(len(table) for table in made if table is not None)
                 start = 0
                 for batch in source.index.batches(task.start, task.stop, _OTHERS):
-                    values = found[start : start + batch.num_rows]
+                    values = made[start : start + batch.num_rows]
                     start += batch.num_rows
                     yield batch.append_column(field, array(values, pa.binary()))
 
@@ -190,7 +190,7 @@ class _Task:
 
 def _call(task: _Task) -> list[bytes | None]:
     source = task.source
-    found: list[bytes | None] = []
+    tables_of_rows: list[bytes | None] = []
     for start in range(task.start, task.stop, SEEK_BATCH):
         numbers = range(start, min(start + SEEK_BATCH, task.stop))
         rows = list(source.index.rows(numbers.start, numbers.stop, seek_points=False))
@@ -206,6 +206,6 @@ def _call(task: _Task) -> list[bytes | None]:
         # A damaged image is no reason to stop here: it was packed as it is.
         for number, table in zip(images, seek_tables([*images.values()], task.stride), strict=True):
             tables[number] = None if isinstance(table, SampleError) else table
-        found += map(tables.get, numbers)
+        tables_of_rows += map(tables.get, numbers)
         report(len(rows), sum(row.length for row in rows))
-    return found
+    return tables_of_rows

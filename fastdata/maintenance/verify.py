@@ -1,4 +1,4 @@
-"""Comparison of a dataset with its manifest: sizes, checksums, extents, images."""
+"""Comparison of a dataset, or of the parts of an index, with its manifest."""
 
 from __future__ import annotations
 
@@ -9,32 +9,34 @@ from heapq import merge
 from itertools import chain, islice, product
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from fastdata import _native
 from fastdata._native import crc32c_combine
-from fastdata.decode.codecs import open_image, probe
-from fastdata.decode.pillow import ImageInfo
-from fastdata.errors import CorruptionError, DatasetError, SampleError, UsageError, printable
-from fastdata.executors import Executor, Result, local_executor, report
+from fastdata.errors import CorruptionError, DatasetError, UsageError
+from fastdata.executors import Executor, Result, local_executor
 from fastdata.machine import usable_cpus
 from fastdata.maintenance.indexes import Finding, check_column_file, check_index, check_pieces
-from fastdata.maintenance.parts import verify_parts
-from fastdata.remote.urls import is_url
+from fastdata.maintenance.samples import (
+    Check,
+    check_loose_size,
+    check_rows,
+    check_sample,
+    file_problem,
+    reason,
+)
+from fastdata.remote.manifests import read_manifest
+from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.staging.fetching import Fetching, fetching
 from fastdata.storage import formats
 from fastdata.storage.arrow import as_numpy
-from fastdata.storage.encodings import ENCODINGS
-from fastdata.storage.fields import BLOBS, IMAGE, IMAGES, LABEL, StoredField
-from fastdata.storage.files import crc32c_range, open_file
-from fastdata.storage.manifest import PartsError
+from fastdata.storage.fields import BLOBS, IMAGE, LABEL, StoredField
+from fastdata.storage.files import crc32c_range
+from fastdata.storage.manifest import Manifest, PartsError, PartsManifest
 from fastdata.storage.packed import PackedSource
-from fastdata.storage.records import Row
-from fastdata.storage.row_groups import split_name
-from fastdata.text import human_count, human_size
+from fastdata.text import human_count
 
 #: Samples that one task decodes, and those whose file sizes one task checks.
 _ROWS = 256
@@ -113,9 +115,40 @@ def verify(
         return _verify_one(path, fast, workers, progress, storage_options)
     except PartsError as error:
         parts = error.manifest
-    one = partial(_verify_one, fast=fast, workers=workers)
-    files, problems = verify_parts(os.fspath(path), parts, one, progress, storage_options)
-    return Verification(parts.samples, files, [Problem(*each) for each in problems])
+    return _verify_parts(os.fspath(path), parts, fast, workers, progress, storage_options)
+
+
+def _verify_parts(
+    place: str,
+    parts: PartsManifest,
+    fast: bool,
+    workers: int | None,
+    progress: Callable[[int, int], None] | None,
+    storage_options: Mapping[str, Any] | None,
+) -> Verification:
+    """Check each part of an index by itself, and against the index's manifest."""
+    before, files, problems = 0, 1, list[Problem]()
+
+    def advance(done: int, _: int) -> None:
+        if progress is not None:
+            progress(before + done, parts.samples)
+
+    for part in parts.parts:
+        where = join_url(place, part.name) if is_url(place) else f"{place.rstrip('/')}/{part.name}"
+        try:
+            manifest = Manifest.parse(read_manifest(where, storage_options), redact(where))
+            if difference := parts.problem_of(part, manifest):
+                of_part = [Problem(redact(where), difference)]
+            else:
+                checked = _verify_one(where, fast, workers, advance, storage_options)
+                files, of_part = files + checked.files, checked.problems
+        except DatasetError as error:
+            of_part = [Problem(redact(where), error.what.removeprefix(f"{redact(where)}: "))]
+        for one in of_part:
+            name = one.where if part.name in one.where else f"{part.name}: {one.where}"
+            problems.append(Problem(name, one.what))
+        before += part.samples
+    return Verification(parts.samples, files, problems)
 
 
 def _verify_one(
@@ -155,30 +188,30 @@ def _verify_remote(
     """Check a dataset whose files are fetched one after the other."""
     source, folder = fetched.blobs, str(fetched.blobs.location)
     manifest = source.manifest
-    findings, found = _Findings(), _Findings()
-    found.add(Finding(where, what) for where, what in fetched.size_problems())
+    findings, of_copy = _Findings(), _Findings()
+    of_copy.add(Finding(where, what) for where, what in fetched.size_problems())
     fetched.fetch_fields(columns=not fast)
-    fields = _check_indexes(source, found)
+    fields = _check_indexes(source, of_copy)
     names = _blobs_of(fields)
     if fields and fast:
-        found.add(Finding(where, what) for where, what in fetched.loose_problems(names))
+        of_copy.add(Finding(where, what) for where, what in fetched.loose_problems(names))
     elif fields:
         with local_executor(workers) as executor:
             tick = _ticker(executor, manifest.samples, progress)
-            further = range(manifest.blob_files, len(manifest.files))
-            _check_files(executor, tick, source, further, 0, 0, fields, found)
+            column_files = range(manifest.blob_files, len(manifest.files))
+            _check_files(executor, tick, source, column_files, 0, 0, fields, of_copy)
             if manifest.groups is not None:
                 rows: Any = fetched.remote
-                tasks = _row_tasks(_check_sample, rows, fields, _ROWS, 0, manifest.samples)
+                tasks = _row_tasks(check_sample, rows, fields, _ROWS, 0, manifest.samples)
                 for of_rows in executor.run(_call, (task for _, task in tasks), tick):
-                    found.add(of_rows)
+                    of_copy.add(of_rows)
             views = fetched.views(names) if manifest.groups is None else ()
             for view, files, start, stop in views:
                 of_view, part = _Findings(), PackedSource(view)
                 _check_files(executor, tick, part, files, start, stop, fields, of_view)
-                found.add(of_view.named(str(view), fetched.name))
+                of_copy.add(of_view.named(str(view), fetched.name))
             tick()
-    findings.add(found.named(folder, fetched.name))
+    findings.add(of_copy.named(folder, fetched.name))
     return Verification(manifest.samples, len(manifest.files) + 1, findings.problems())
 
 
@@ -190,11 +223,11 @@ class _Findings:
 
     def add(self, findings: Iterable[Finding]) -> bool:
         """Add findings; return whether there were any."""
-        found = False
+        added = False
         for where, what, samples in findings:
             self._samples[where, what] = self._samples.get((where, what), 0) + samples
-            found = True
-        return found
+            added = True
+        return added
 
     def has(self, path: Path) -> bool:
         """Return whether there is a finding about a file."""
@@ -218,7 +251,7 @@ class _Findings:
 
 def _check_sizes(source: PackedSource) -> Iterator[Finding]:
     for path, entry in zip(source.files.places, source.manifest.files, strict=True):
-        problem = _file_problem(Path(path), entry.size)
+        problem = file_problem(Path(path), entry.size)
         if problem:
             yield Finding(path, problem)
 
@@ -237,25 +270,6 @@ def _check_first_blobs(
                 source.read([record], row)
             except DatasetError as error:
                 yield Finding(path, error.what.removeprefix(f"{source.location}: "))
-
-
-def _file_problem(path: Path, size: int, says: str = "manifest") -> str | None:
-    """Return why a file is wrong as a whole: it cannot be opened, or has another size."""
-    try:
-        with open_file(path) as file:
-            return _size_problem(os.fstat(file.fileno()), size, says)
-    except OSError as error:
-        return _reason(error)
-
-
-def _size_problem(found: os.stat_result, size: int, says: str) -> str | None:
-    if found.st_size == size:
-        return None
-    return f"has {found.st_size} bytes, the {says} says {size}"
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or "cannot be read"
 
 
 def _check_indexes(source: PackedSource, findings: _Findings) -> list[StoredField]:
@@ -297,9 +311,9 @@ def _check_local(
     with local_executor(workers) as executor:
         tick = _ticker(executor, samples, progress)
         if fast:
-            rows = _row_tasks(_check_loose_size, source, fields, _LOOSE_ROWS, 0, samples)
-            for found in executor.run(_call, (task for _, task in rows), tick):
-                findings.add(found)
+            rows = _row_tasks(check_loose_size, source, fields, _LOOSE_ROWS, 0, samples)
+            for of_rows in executor.run(_call, (task for _, task in rows), tick):
+                findings.add(of_rows)
         else:
             numbers = range(-1, len(source.manifest.files))
             _check_files(executor, tick, source, numbers, 0, samples, fields, findings)
@@ -318,16 +332,16 @@ def _check_files(
 ) -> None:
     """Check some fields in some files (-1: the index) and samples from ``start`` to ``stop``."""
     checksums = _Checksums(source, numbers)
-    # Check a file's samples at about the time of its checksum, so that it is read from the
-    # disk once, and so that the progress of samples is the progress of the whole.
-    rows = _row_tasks(_check_sample, source, fields, _ROWS, start, stop)
+    # Check a file's samples at about the time of its checksum: so it is read from the disk once,
+    # and the progress of samples is the progress of the whole.
+    rows = _row_tasks(check_sample, source, fields, _ROWS, start, stop)
     mixed: Iterable[tuple[float, Callable[[], list[Finding] | _RangeChecksum]]]
     mixed = merge(checksums.tasks(), rows, key=itemgetter(0))
-    for found in executor.run(_call, (task for _, task in mixed), tick):
-        if isinstance(found, _RangeChecksum):
-            checksums.add(found)
+    for checked in executor.run(_call, (task for _, task in mixed), tick):
+        if isinstance(checked, _RangeChecksum):
+            checksums.add(checked)
         else:
-            findings.add(found)
+            findings.add(checked)
     findings.add(checksums.findings())
     # A damaged file is not walked: its blobs are known to be in doubt.
     walk = partial(_check_container, source, fields)
@@ -360,7 +374,7 @@ def _call(task: Callable[[], Result]) -> Result:
 
 
 def _row_tasks(
-    check: _Check,
+    check: Check,
     source: PackedSource,
     fields: Sequence[StoredField],
     rows: int,
@@ -370,7 +384,7 @@ def _row_tasks(
     """Yield tasks for runs of samples, each with its relative position (0 to 1)."""
     for start in range(first, end, rows):
         stop = min(start + rows, end)
-        task = partial(_check_rows, source, _blobs_of(fields), start, stop, check)
+        task = partial(check_rows, source, _blobs_of(fields), start, stop, check)
         yield (start - first) / (end - first), task
 
 
@@ -387,7 +401,7 @@ def _piece_tasks(
 
 
 class _Checksums:
-    """Checksums of the files in a dataset's folder, combined from checksums of ranges.
+    """Checksums of the files in a dataset's folder, combined from checksums of their ranges.
 
     Leaves out files that are missing or have another size, which `_check_sizes` finds.
     """
@@ -399,7 +413,7 @@ class _Checksums:
             number: entry
             for number, entry in ((number, entries[number]) for number in numbers)
             # Archives have no checksum: each sample has its own.
-            if entry.crc32c and not _file_problem(source.location / entry.name, entry.size)
+            if entry.crc32c and not file_problem(source.location / entry.name, entry.size)
         }
         self._found: dict[int, int | str] = dict.fromkeys(self._entries, 0)
 
@@ -417,20 +431,20 @@ class _Checksums:
 
     def add(self, piece: _RangeChecksum) -> None:
         """Add the checksum of a file's next range."""
-        found = self._found[piece.number]
+        so_far = self._found[piece.number]
         if isinstance(piece.crc, str):
             self._found[piece.number] = piece.crc
-        elif isinstance(found, int):
-            self._found[piece.number] = crc32c_combine(found, piece.crc, piece.length)
+        elif isinstance(so_far, int):
+            self._found[piece.number] = crc32c_combine(so_far, piece.crc, piece.length)
 
     def findings(self) -> Iterator[Finding]:
         """Yield the files whose checksum differs from the manifest's, or that cannot be read."""
         for number, entry in self._entries.items():
-            found = self._found[number]
+            checksum = self._found[number]
             if not self._is_right(number):
-                if isinstance(found, int):
-                    found = f"has CRC-32C {found:08x}, the manifest says {entry.crc32c}"
-                yield Finding(str(self._path / entry.name), found)
+                if isinstance(checksum, int):
+                    checksum = f"has CRC-32C {checksum:08x}, the manifest says {entry.crc32c}"
+                yield Finding(str(self._path / entry.name), checksum)
 
     def sound(self) -> Iterator[int]:
         """Return the container's files whose checksum is right."""
@@ -445,7 +459,7 @@ def _checksum_range(path: Path, number: int, start: int, length: int) -> _RangeC
     try:
         return _RangeChecksum(number, length, crc32c_range(path, start, length))
     except OSError as error:
-        return _RangeChecksum(number, length, _reason(error))
+        return _RangeChecksum(number, length, reason(error))
 
 
 def _check_container(
@@ -456,7 +470,7 @@ def _check_container(
     path = source.location / entry.name
     if number >= source.manifest.blob_files:
         columns = (stored for stored in checked if stored.file == entry.name)
-        return [found for stored in columns for found in check_column_file(source, stored)]
+        return [count for stored in columns for count in check_column_file(source, stored)]
     start, stop = (source.index.find_file(at) for at in (number, number + 1))
     container, fields = source.manifest.container, source.fields
     names = _blobs_of(checked)
@@ -466,11 +480,11 @@ def _check_container(
         first = _first_difference(walk, names, indexes)
         if first is None:
             return []
-        found = sum(1 for _ in formats.extents(container, path, fields))
+        count = sum(1 for _ in formats.extents(container, path, fields))
     except CorruptionError as error:
         return [Finding(str(path), error.what)]
     what = (
-        f"holds {human_count(found, 'sample')}, the index names {stop - start} in it; "
+        f"holds {human_count(count, 'sample')}, the index names {stop - start} in it; "
         f"they differ from its sample {first} on"
     )
     return [Finding(str(path), what)]
@@ -493,117 +507,11 @@ def _first_difference(
             chain.from_iterable(sample.get(name, (0, 0)) for name in names)
             for sample in islice(walk, len(expected))
         )
-        found = np.fromiter(pairs, np.int64).reshape(-1, expected.shape[1])
-        differing = np.flatnonzero((found != expected[: len(found)]).any(axis=1))
+        stored = np.fromiter(pairs, np.int64).reshape(-1, expected.shape[1])
+        differing = np.flatnonzero((stored != expected[: len(stored)]).any(axis=1))
         if len(differing):
             return before + int(differing[0])
-        before += len(found)
-        if len(found) < len(expected):
+        before += len(stored)
+        if len(stored) < len(expected):
             return before
     return before if next(walk, None) is not None else None
-
-
-#: Checks one sample; the dictionary caches the problem of each file.
-_Check: TypeAlias = Callable[
-    [PackedSource, str, Row, int, dict[Path, "str | None"]], Finding | None
-]
-
-
-def _check_rows(
-    source: PackedSource, names: Sequence[str], start: int, stop: int, check: _Check
-) -> list[Finding]:
-    """Check the blobs of some fields of some samples."""
-    files: dict[Path, str | None] = {}
-    findings = []
-    keys: list[str] = []
-    for name in names:
-        for number, row in enumerate(source.index_of(name).rows(start, stop), start):
-            if name == IMAGE.name:
-                keys.append(row.key)
-                report(1, row.length)
-            elif not row.length:
-                continue
-            row = row._replace(key=keys[number - start])
-            finding = check(source, name, row, number, files)
-            if finding is not None:
-                findings.append(finding)
-    return findings
-
-
-def _sample(row: Row, number: int) -> str:
-    return f"sample {number} ({printable(row.key)})"
-
-
-def _check_loose_size(
-    source: PackedSource, name: str, row: Row, number: int, files: dict[Path, str | None]
-) -> Finding | None:
-    """Check the size of a sample's file in a `folder`."""
-    try:
-        path = source.file(row, number)
-    except CorruptionError as error:
-        return Finding(_sample(row, number), error.what)
-    try:
-        problem = _size_problem(path.stat(), row.length, "index")
-    except OSError as error:
-        problem = _reason(error)
-    return Finding(str(path), problem) if problem else None
-
-
-def _check_sample(
-    source: PackedSource, name: str, row: Row, number: int, files: dict[Path, str | None]
-) -> Finding | None:
-    """Read a blob of a sample, and decode it if it is an image."""
-    path: Path | str = ""
-    try:
-        path = source.file(row, number)
-        if not source.manifest.blob_files:
-            problem = _file_problem(path, row.length, "index")
-            if problem:
-                return Finding(str(path), problem)
-        elif source.manifest.groups is None and path not in files:
-            files[path] = _file_problem(path, source.manifest.files[row.file].size)
-        problem = files.get(path)
-        if problem:
-            return Finding(str(path), problem, samples=int(name == IMAGE.name))
-        (data,) = source.read([row], number)
-        problem = _blob_problem(row, data) if source.field(name).kind in IMAGES else None
-    except DatasetError as error:
-        problem = error.what
-        table = split_name(str(path))[0]
-        if problem.startswith(f"{table}: "):  # of all its rows
-            return Finding(table, problem[len(table) + 2 :], samples=int(name == IMAGE.name))
-    except SampleError as error:
-        problem = error.line
-    if problem is None:
-        return None
-    return Finding(
-        _sample(row, number), problem if name == IMAGE.name else f"its {name}: {problem}"
-    )
-
-
-def _blob_problem(row: Row, data: bytes) -> str | None:
-    """Return how an image differs from its row; None if it does not."""
-    orientation = row.orientation if 1 <= row.orientation <= 8 else 1
-    info = ImageInfo(row.encoding, row.width, row.height, row.channels, orientation)
-    if row.encoding == "raw":
-        if len(data) == row.width * row.height * 3:
-            return None if row.channels == 3 else f"is raw, the index says {row.channels} channels"
-        return f"has {len(data)} bytes, too many or too few for {human_size(row.width, row.height)}"
-    # An encoding that is not known here is anything that decodes (docs/formats/index.md).
-    found = probe(data) if row.encoding in ENCODINGS else None
-    width, height = open_image(data, info).size
-    if (width, height) != (row.width, row.height):
-        said = human_size(row.width, row.height)
-        return f"is {human_size(width, height)}, the index says {said}"
-    if found is not None and found[:4] != info[:4]:
-        return (
-            f"is {found.encoding} of {found.channels} channels, "
-            f"the index says {row.encoding} of {row.channels}"
-        )
-    if found is not None and found != info:
-        return f"has EXIF orientation {found.orientation}, the index says {row.orientation}"
-    if row.seek_points is not None:
-        code, detail, _ = _native.check_seek_points(row.seek_points, data)
-        if code != "ok":
-            return f"has seek points of another image ({detail}): run fastdata seek-points"
-    return None

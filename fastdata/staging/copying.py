@@ -116,10 +116,10 @@ def damaged(path: str, problem: str) -> CorruptionError:
     )
 
 
-def require_size(path: str, found: int | None, size: int) -> None:
+def require_size(path: str, actual: int | None, size: int) -> None:
     """Raise CorruptionError for a file that is missing, or has another size."""
-    if found != size:
-        problem = "is missing" if found is None else f"has {found} bytes, not {size}"
+    if actual != size:
+        problem = "is missing" if actual is None else f"has {actual} bytes, not {size}"
         raise damaged(path, f"it {problem}")
 
 
@@ -175,11 +175,14 @@ class Copying:
         expected = int(file.entry.crc32c, 16)
         if at != file.offsets()[-1] or self._crc == expected:
             return
-        crc = given = 0
+        crc = sent_crc = 0
         for start in file.offsets():  # the transfer may have damaged it
-            length, found, sent = file.copy(start)
-            crc, given = crc32c_combine(crc, found, length), crc32c_combine(given, sent, length)
-        if given != expected:
+            length, copied_crc, sent = file.copy(start)
+            crc, sent_crc = (
+                crc32c_combine(crc, copied_crc, length),
+                crc32c_combine(sent_crc, sent, length),
+            )
+        if sent_crc != expected:
             raise damaged(file.source, "its checksum is wrong")
         if crc != expected:
             raise CorruptionError(

@@ -153,8 +153,8 @@ def _wrong_sizes(
     sizes = place.sizes([one.name for one in files])
     for one in files:
         path = place.shown(one.name) if folder is None else f"{folder}/{one.name}"
-        found = sizes.get(one.name)
-        if found is None:
+        size = sizes.get(one.name)
+        if size is None:
             yield path, os.strerror(errno.ENOENT)
-        elif found != one.size:
-            yield path, f"has {found} bytes, the {says} says {one.size}"
+        elif size != one.size:
+            yield path, f"has {size} bytes, the {says} says {one.size}"

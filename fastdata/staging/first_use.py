@@ -123,9 +123,9 @@ def _files_in(folder: str) -> Iterator[LocalFile]:
         raise UsageError(f"{folder}: has the splits {', '.join(splits)}", hint)
     seen = set()  # a link may lead to a folder above it
     for where, folders, names in os.walk(folder, followlinks=True):
-        status = os.stat(where)
-        again = (status.st_dev, status.st_ino) in seen
-        seen.add((status.st_dev, status.st_ino))
+        stat = os.stat(where)
+        again = (stat.st_dev, stat.st_ino) in seen
+        seen.add((stat.st_dev, stat.st_ino))
         folders[:] = sorted(name for name in folders if not (again or name.startswith(".")))
         for name in sorted(names):
             path = Path(where, name)

@@ -200,7 +200,7 @@ def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None =
 
     Args:
         dataset: The original's folder or URL, which may be gone; or the folder of a copy.
-        to: The place to remove from; None for the place of the given copy, or else
+        to: The place to remove from; None for the place of a given copy, or else
             ``$FASTDATA_STAGE_ROOT``, or ``/dev/shm``.
 
     Raises:

@@ -175,10 +175,10 @@ class Original(NamedTuple):
                 return f"{name} differs from the original's"
             for file in (manifest.index, *manifest.files):
                 name = file.name
-                found = (copy / name).lstat()
-                if not stat.S_ISREG(found.st_mode) or found.st_size != file.size:
-                    return f"{name} has {found.st_size} bytes, not {file.size}"
-                if not is_own_file(found):
+                status = (copy / name).lstat()
+                if not stat.S_ISREG(status.st_mode) or status.st_size != file.size:
+                    return f"{name} has {status.st_size} bytes, not {file.size}"
+                if not is_own_file(status):
                     return f"{name} belongs to another user, or can be written by others"
         except OSError as error:
             return f"{name}: {error.strerror}"
