@@ -132,9 +132,9 @@ def open_pipeline(
         context: What its fields share.
         recipes: The transform for each size class of batches, compiled.
         readables: The dataset for each size class: further fields' transforms may differ.
-        names: Names of a batch's fields; None for those of the dataset's samples.
+        names: Names of a batch's fields; None for the fields of the dataset's samples.
         image_field: Makes fields of images, of the arguments of `ImageField`.
-        reader: Reader of targets; None for that of the recipe.
+        reader: Reader of targets; None for the recipe's.
     """
     readable, source = readables[0], context.source
     asked = names or readable.fields
