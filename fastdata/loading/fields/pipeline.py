@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -82,11 +83,20 @@ class Pipeline:
             return True
         return all(one.ready(batch) for one in self._fields)
 
-    def finish(self, batch: Batch, deadline: float | None = None) -> dict[int, FastdataError]:
-        """Wait for a batch; return errors of samples, by slot. See `BatchField.finish`."""
+    def finish(self, batch: Batch, timeout: float = 0) -> dict[int, FastdataError]:
+        """Wait for a batch; return errors of samples, by slot. See `BatchField.finish`.
+
+        Raise RuntimeError after ``timeout`` seconds; 0 to wait for ever.
+        """
+        deadline = time.monotonic() + timeout if timeout > 0 else None
         failed: dict[int, FastdataError] = {}
-        for one in self._fields:
-            failed = {**one.finish(batch, deadline), **failed}
+        try:
+            for one in self._fields:
+                if errors := one.finish(batch, deadline):
+                    failed = {**errors, **failed}
+        except TimeoutError:
+            # torch's own words
+            raise RuntimeError(f"DataLoader timed out after {timeout} seconds") from None
         return dict(sorted(failed.items()))
 
     def sample(self, batch: Batch, slot: int) -> Any:
