@@ -349,16 +349,6 @@ def test_further_files(root: Path, tmp_path: Path) -> None:
     assert len(reasons) == 3 and all(reason.startswith("its mask has ") for reason in reasons)
 
 
-def test_rows_that_are_bad_by_themselves(root: Path) -> None:
-    columns = {
-        "path": ["a.jpg", None, "none.jpg"],
-        "why": [None, "torn", "late"],
-        "key": list("xyz"),
-    }
-    source = opened(root, columns, problem="why")
-    assert bad_of(source) == {"y": "torn", "z": "late"} and source.fields == ()
-
-
 @pytest.mark.parametrize(
     ("columns", "options", "reason"),
     [
