@@ -29,12 +29,13 @@ from fastdata.benchmarks.contenders import Contender, has_gpu
 from fastdata.benchmarks.pixels import CHECKED, SIZE, Check, PillowCheck
 from fastdata.benchmarks.processes import ContenderError, run_contender
 
-from fastdata import __version__, _native
+from fastdata import _native
 from fastdata.dataset import ImageDataset
 from fastdata.errors import UsageError
 from fastdata.machine import usable_cpus
 from fastdata.staging.stage import stage, unstage
 from fastdata.text import human_count
+from fastdata.version import __version__
 
 #: Bytes that are read in seconds, also from a disk of moderate speed.
 _QUICKLY = 2 << 30

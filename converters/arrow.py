@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,7 +59,12 @@ class ArrowImages(tabular.TabularImages):
     """
 
     def __init__(
-        self, root: str | os.PathLike[str], *, split: str | None = None, **columns: Any
+        self,
+        root: str | os.PathLike[str],
+        *,
+        split: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        **columns: Any,
     ) -> None:
         if is_url(root):
             raise SourceError(
@@ -75,8 +80,12 @@ class ArrowImages(tabular.TabularImages):
         super().__init__(files, str(path.resolve()), "arrow", split, **more, **columns)
 
 
-def arrow_splits(root: str | os.PathLike[str]) -> list[str]:
+def arrow_splits(
+    root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> list[str]:
     """Return the splits of a folder of ``save_to_disk`` or of the cache; none of another."""
+    if is_url(root):
+        return []
     path = Path(root)
     if (path / _DICT).is_file():
         return [str(one) for one in _read_json(path / _DICT).get("splits", ())]

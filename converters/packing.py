@@ -48,7 +48,6 @@ from fastdata.converters.tasks import PackJob, encode, reader
 from fastdata.converters.uploading import Uploading
 from fastdata.converters.workspace import is_ours, outputs_size, remove_outputs, work_folder
 
-from fastdata import __version__
 from fastdata.errors import (
     BadSamplesError,
     CorruptionError,
@@ -82,6 +81,7 @@ from fastdata.storage.manifest import (
 from fastdata.storage.records import INDEX_NAME
 from fastdata.storage.row_groups import runs_of
 from fastdata.text import human_count
+from fastdata.version import __version__
 
 #: Most records in a unit of any size: limits the index rows in memory.
 _UNIT_ROWS = 262_144

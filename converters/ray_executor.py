@@ -19,10 +19,11 @@ import numpy as np
 import PIL
 import pyarrow as pa
 
-from fastdata import __version__, executors
+from fastdata import executors
 from fastdata.errors import DataError, UsageError
 from fastdata.machine import usable_cpus
 from fastdata.storage.files import name_process
+from fastdata.version import __version__
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

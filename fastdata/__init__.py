@@ -13,6 +13,8 @@ answers Ctrl-C before it imports anything that takes long.
 import os
 from importlib import import_module
 
+from fastdata.version import __version__
+
 TYPE_CHECKING = False  # importing typing would take longer than all else here
 if TYPE_CHECKING:
     from typing import Any
@@ -33,9 +35,6 @@ if not any(name[:8] == "_native." and name[-3:] == ".so" for name in os.listdir(
         f"{__path__[0]} is fastdata's source, without its compiled core\n"
         "Run Python in another folder, or compile the core here: make setup."
     )
-
-#: setup.cfg reads it from here.
-__version__ = "0.1.0"
 
 __all__ = [
     "Cache",

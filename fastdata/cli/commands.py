@@ -11,9 +11,9 @@ from typing import Any, NoReturn, cast
 
 import click
 
-from fastdata import __version__
 from fastdata.cli.signals import imports_end
 from fastdata.errors import DataError, FastdataError, UsageError, printable
+from fastdata.version import __version__
 
 
 class _Failure(click.ClickException):

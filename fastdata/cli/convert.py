@@ -400,10 +400,6 @@ _PARQUET = """\
   $ fastdata convert parquet --root val-parquet --to lmdb"""
 
 
-def _arrow(root: Any, *, storage_options: Any, **options: Any) -> ArrowImages:
-    return ArrowImages(root, **options)
-
-
 _tabular(
     "parquet",
     "Parquet with a column of images, from any writer.\n\nFiles named as Hugging Face's splits "
@@ -417,8 +413,8 @@ _tabular(
     "Arrow IPC files or streams with a column of images.\n\nHugging Face's save_to_disk and its "
     "cache write such files. Each of their splits makes a dataset.",
     "  $ fastdata convert arrow --root food101-saved --split train",
-    _arrow,
-    lambda root, _: [] if is_url(root) else arrow_splits(root),
+    ArrowImages,
+    arrow_splits,
 )
 _tabular(
     "mds",

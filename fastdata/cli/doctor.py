@@ -62,7 +62,8 @@ def command(dataset: Path | str, size: int, as_json: bool, **options: Any) -> No
       $ fastdata doctor imagenet-train-lmdb --seconds 1 --step-ms 120 --batch-size 256 --json
       fastdata doctor imagenet/train --size 160
     """
-    from fastdata.doctor import diagnose, report, training_transform
+    from fastdata.doctor import report
+    from fastdata.doctor.diagnosis import diagnose, training_transform
 
     diagnosis = diagnose(dataset, transform=training_transform(size), **options)
     if not diagnosis.findings.data.convert:

@@ -90,7 +90,7 @@ def _table(
     drop_last: bool,
 ) -> PlanTable:
     """Return the table; raise UsageError if options contradict each other."""
-    from fastdata import ImageDataset
+    from fastdata.dataset import ImageDataset
     from fastdata.plan.sharding import Epoch
     from fastdata.plan.table import table_of
     from fastdata.samplers import AspectRatioBatches, TokenBudgetBatches

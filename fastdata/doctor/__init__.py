@@ -6,8 +6,8 @@ training step. `advice`, a pure function of them, says which limits and what to 
 it.
 """
 
-from fastdata.doctor.advice import Advice, Bottleneck, judge
-from fastdata.doctor.diagnosis import Diagnosis, diagnose, training_transform
+from fastdata.doctor.advice import Advice, Bottleneck, Diagnosis, judge
+from fastdata.doctor.diagnosis import diagnose, training_transform
 from fastdata.doctor.findings import DatasetFacts, Findings, Machine, Rates
 
 __all__ = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fastdata.doctor.findings import Findings
 from fastdata.storage.manifest import ELSEWHERE
@@ -58,6 +59,13 @@ class Bottleneck:
     num_workers: int
     fits_stage: bool
     advice: tuple[Advice, ...]
+
+
+class Diagnosis(NamedTuple):
+    """Measurements, and the conclusions from them."""
+
+    findings: Findings
+    verdict: Bottleneck
 
 
 def judge(findings: Findings) -> Bottleneck:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from fastdata.dataset import ImageDataset
 from fastdata.decode.decoders import NATIVE
 from fastdata.doctor import page_cache
-from fastdata.doctor.advice import Bottleneck, judge
+from fastdata.doctor.advice import Diagnosis, judge
 from fastdata.doctor.findings import DatasetFacts, Findings, Machine, Rates
 from fastdata.doctor.opening import Opened, extents, open_any
 from fastdata.errors import DataError, FastdataError, UsageError
@@ -43,13 +43,6 @@ _MOST = 0.95
 _ALONE = 64
 #: Largest share of dropped pages that may remain in memory, for a read to count as cold.
 _LEFT = 0.1
-
-
-class Diagnosis(NamedTuple):
-    """Measurements, and the conclusions from them."""
-
-    findings: Findings
-    verdict: Bottleneck
 
 
 def training_transform(size: int = 224) -> Compose:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from fastdata.doctor.advice import held
+from fastdata.doctor.advice import Diagnosis, held
 from fastdata.errors import printable
 from fastdata.storage.files import human_bytes
 from fastdata.text import aligned, human_count
-
-if TYPE_CHECKING:
-    from fastdata.doctor.diagnosis import Diagnosis
 
 
 def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
