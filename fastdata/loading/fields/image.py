@@ -185,7 +185,7 @@ class ImageField(EncodedField):
             self._begin_rows(batch, state, table)
             return
         self._gather(batch, state, self._columns)
-        self._context.counters.seekable += np.count_nonzero(state.blobs.extents.seekable)
+        self._context.counters.seekable += int(np.count_nonzero(state.blobs.extents.seekable))
 
     def _parts(self, recipe: Recipe, planned: Planned) -> list[Part]:
         """Return each recipe that a batch needs, and which of its samples."""
@@ -396,7 +396,7 @@ class ImageField(EncodedField):
         rows, state.rows = state.rows, None
         assert rows is not None
         extents = rows.extents
-        self._context.counters.seekable += np.count_nonzero(extents.seekable)
+        self._context.counters.seekable += int(np.count_nonzero(extents.seekable))
         assert self._table is not None
         described = self._table.described(extents)
         state.blobs = blobs = described.blobs["image"]
