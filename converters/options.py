@@ -254,7 +254,7 @@ def _origin(source: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def require_fields(fields: Sequence[Field]) -> None:
-    """Check the names and types of fields that are to be packed."""
+    """Check the names and types of the fields to pack."""
     for field in fields:
         if field.type is not None and not is_storable(field.type):
             raise UsageError(

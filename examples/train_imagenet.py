@@ -71,7 +71,7 @@ def make_loaders(c: Config) -> tuple[Any, Any]:
 
 
 class Trainer:
-    """One rank of a run; goes on from the checkpoint in its folder, if there is one."""
+    """One rank of a run; resumes from the checkpoint in its folder, if there is one."""
 
     def __init__(self, c: Config) -> None:
         self.c, self.rank, self.ranks = c, dist.get_rank(), dist.get_world_size()

@@ -1,4 +1,4 @@
-"""`ImageDataset`: packed images, or those of other libraries, as torch's ``DataLoader`` wants."""
+"""`ImageDataset`: packed images, or other libraries' datasets, as torch's ``DataLoader`` wants."""
 
 from __future__ import annotations
 

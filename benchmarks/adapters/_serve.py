@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-#: How long the loader goes on after it was timed, while its memory is measured.
+#: How long the loader continues after it was timed, while its memory is measured.
 _MEMORY_SECONDS = 1.0
 _MEMORY_EVERY = 0.1
 _NO_BATCH = "the loader gave no batch in a whole epoch: give more images, or a smaller batch"

@@ -37,7 +37,7 @@ def _size(_: click.Context, __: click.Parameter, text: str | None) -> int | None
     return size
 
 
-#: Options of what is packed.
+#: Options of the packed contents.
 CONTENTS = (
     click.option(
         "--to",

@@ -234,7 +234,7 @@ def _join(
         recipe = replace(recipe, parts=tuple(several))
 
     def opener(learns: bool) -> Source:
-        # Two subsets of one dataset share what is learnt of its files.
+        # Two subsets of one dataset share the seek points learnt of its files.
         sources = {id(part.dataset): part.open for part in parts}
         opened = {key: open_one(learns) for key, open_one in sources.items()}
         return JoinedSource([opened[id(part.dataset)] for part in parts])

@@ -21,7 +21,7 @@ from fastdata.device.delivery import after_fork, cannot_pickle, transformed
 from fastdata.device.transfer import map_tensors
 from fastdata.errors import FastdataError, SampleError, called, warn
 from fastdata.executors import end_daemon_threads
-from fastdata.loading.fields.field import Batch, BatchField
+from fastdata.loading.fields.field import Batch
 from fastdata.loading.fields.pipeline import Pipeline
 from fastdata.loading.seeding import seeded
 from fastdata.plan.draws import child
@@ -136,7 +136,7 @@ class NativeIterator(Iterator[Any]):
                 return None
             batch = self._under_way[0]
             try:
-                errors = self._wait(batch)
+                errors = self._pipeline.finish(batch, self._config.timeout)
             except FastdataError:  # of the batch as a whole
                 self._deliver(batch)
                 raise
@@ -181,15 +181,6 @@ class NativeIterator(Iterator[Any]):
             if self._close is None:  # by another thread, meanwhile
                 self._cancel_all()
 
-    def _wait(self, batch: Batch) -> dict[int, FastdataError]:
-        timeout = self._config.timeout
-        deadline = time.monotonic() + timeout if timeout > 0 else None
-        try:
-            return self._pipeline.finish(batch, deadline)
-        except TimeoutError:
-            # torch's own words.
-            raise RuntimeError(f"DataLoader timed out after {timeout} seconds") from None
-
     def _handle(
         self, batch: Batch, errors: dict[int, FastdataError]
     ) -> npt.NDArray[np.bool_] | None:
@@ -216,7 +207,7 @@ class NativeIterator(Iterator[Any]):
                 return None
             planned = self._schedule.without(batch.planned, list(errors))
             batch = self._pipeline.begin(planned, self._key)
-            errors = self._wait(batch)
+            errors = self._pipeline.finish(batch, self._config.timeout)
             self._counters.kinds = kinds  # samples decoded again count once
         self._counters.bad_samples += batch.planned.dropped
         return batch
@@ -235,7 +226,7 @@ class NativeIterator(Iterator[Any]):
             patch = self._pipeline.begin(
                 schedule.numbering.plan(draws, size=planned.size), self._key
             )
-            failed = self._wait(patch)
+            failed = self._pipeline.finish(patch, self._config.timeout)
             self._name(failed)
             schedule.exclude(patch.planned.indices[list(failed)].tolist())
             good = [at for at in range(len(slots)) if at not in failed]
@@ -254,9 +245,11 @@ class NativeIterator(Iterator[Any]):
         config = self._config
         if self._own_collate is not None:
             return self._collated(self._own_collate, batch)
-        values = {
-            name: self._delivered(one, batch) for name, one in self._pipeline.delivered.items()
-        }
+        values = {}
+        with self._drawing_targets():
+            for name, one in self._pipeline.delivered.items():
+                value = one.deliver(batch)
+                values[name] = value if one.in_place else self._moved(value)
         if self._mixes:
             with seeded(self._progress.batch_key):
                 mixed = self._mix(values["image"], values["label"])
@@ -275,12 +268,6 @@ class NativeIterator(Iterator[Any]):
             return result
         with seeded(self._progress.batch_key):
             return transformed(result, config.host_transform)
-
-    def _delivered(self, field: BatchField, batch: Batch) -> Any:
-        """Return a field of a batch, where the images are."""
-        with self._drawing_targets() if field.name == "label" else nullcontext():
-            values = field.deliver(batch)
-        return values if field.in_place else self._moved(values)
 
     def _mix(self, images: torch.Tensor, labels: Any) -> Any:
         """Call a ``collate_fn`` that mixes images with a batch's samples."""

@@ -388,7 +388,7 @@ class DataLoader(Resumable[T], Generic[T]):
         if self._progress is None:
             return nullcontext()
         key = self._progress.batch_key
-        # Other draws than those of this loader's own transform.
+        # Draw otherwise than this loader's own transform.
         return seeded(key if self.batch_transform is None else child(key, _AGAIN))
 
     def _torch_loader(self) -> torch.utils.data.DataLoader[Any]:

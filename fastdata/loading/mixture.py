@@ -243,7 +243,7 @@ class Mixture(ConcatDataset[Any]):
 
     @property
     def named(self) -> bool:
-        """Whether a sample is a dict by field, as fields or those of a source were given."""
+        """Whether a sample is a dict by field, as the mixture or a source was given fields."""
         named = (getattr(one, "named", False) for one in leaves(self))
         return self._given_fields is not None or any(named)
 

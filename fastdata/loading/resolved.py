@@ -96,7 +96,7 @@ class Resolved:
         return UsageError(why, self.hint)
 
     def explain(self, order: str, kinds: str = "") -> str:
-        """Describe the path and its reason; ``kinds`` are those of images, with their decoders."""
+        """Describe the path and its reason; ``kinds``: kinds of images, with decoders."""
         arguments = self.arguments
         if self.native:
             several = f"{human_count(arguments.num_workers, 'decode thread')} in this process"

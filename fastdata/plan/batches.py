@@ -93,12 +93,12 @@ class Plan(ABC):
 
 def digest_of(*parts: Any) -> int:
     """Return a checksum of arrays, and of what prints the same wherever it is equal."""
-    found = 0
+    digest = 0
     for part in parts:
         array = isinstance(part, np.ndarray)
         data: Any = np.ascontiguousarray(part) if array else repr(part).encode()
-        found = zlib.crc32(data, found)
-    return found
+        digest = zlib.crc32(data, digest)
+    return digest
 
 
 def with_occurrences(draws: Indices, rows: Indices, count: int, samples: int) -> Indices:
@@ -106,5 +106,5 @@ def with_occurrences(draws: Indices, rows: Indices, count: int, samples: int) ->
     if np.maximum.reduce(draws) < count:  # numpy's max() is Python
         return rows[draws].astype(np.int64)
     again, at = np.divmod(draws, count)
-    found: Indices = rows[at].astype(np.int64) + again * samples
-    return found
+    repeated: Indices = rows[at].astype(np.int64) + again * samples
+    return repeated

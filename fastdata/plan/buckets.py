@@ -32,11 +32,11 @@ def nearest(
     it is divisions, products and square roots, which every machine rounds alike.
     """
     ends = np.sqrt(np.multiply(ratios[:-1], ratios[1:]))
-    found = np.empty(len(widths), np.uint16)
-    for first in range(0, len(found), _AT_ONCE):
+    places = np.empty(len(widths), np.uint16)
+    for first in range(0, len(places), _AT_ONCE):
         part = slice(first, first + _AT_ONCE)
-        found[part] = np.searchsorted(ends, widths[part] / heights[part], side="right")
-    return found
+        places[part] = np.searchsorted(ends, widths[part] / heights[part], side="right")
+    return places
 
 
 class Buckets(Plan):
@@ -87,8 +87,8 @@ class Buckets(Plan):
                 self._rows[at[number] : at[number] + count] = rows
                 at[number] += count
                 begin += count
-        about = self.sizes, self.batch_sizes, shuffle, drop_last, self.samples
-        self.digest = digest_of(self._rows, self.counts, about)
+        settings = self.sizes, self.batch_sizes, shuffle, drop_last, self.samples
+        self.digest = digest_of(self._rows, self.counts, settings)
 
     def rows(self, number: int) -> npt.NDArray[np.signedinteger]:
         """Return the rows of a bucket, in ascending order."""
@@ -170,8 +170,8 @@ class BucketsRest(Rest):
                 draws, _, _ = next(begun[number])
                 step += 1
                 rows, count = plan.rows(number), int(plan.counts[number])
-                found = with_occurrences(draws, rows, count, plan.samples)
-                yield found, (self.world_size, step, *self.begun), number
+                in_dataset = with_occurrences(draws, rows, count, plan.samples)
+                yield in_dataset, (self.world_size, step, *self.begun), number
 
     def table(self) -> PlanTable:
         """See `Rest.table`."""

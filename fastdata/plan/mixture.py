@@ -74,32 +74,32 @@ class MixturePlan:
         sources, rows = np.empty_like(asked), np.empty_like(asked)
         blocks = asked // WINDOW
         for number in np.unique(blocks).tolist():
-            found = _kept(self._blocks, (epoch, number), self._block)
+            block = _kept(self._blocks, (epoch, number), self._block)
             here = blocks == number
             places = asked[here] - number * WINDOW
-            sources[here], rows[here] = found[0][places], found[1][places]
+            sources[here], rows[here] = block[0][places], block[1][places]
         return sources, rows
 
     def fingerprint(self, epoch: int) -> int:
         """Return a number that tells this plan, up to an epoch, from others."""
-        found = child(self._seed, 0)
-        about = self._sizes, self._quotas(epoch, WINDOW), self.drawn(epoch)
-        for value in (self.samples, self.group, *np.concatenate(about).tolist()):
-            found = child(found, value)
-        return found >> 1  # as a signed integer of 64 bits
+        digest = child(self._seed, 0)
+        settings = self._sizes, self._quotas(epoch, WINDOW), self.drawn(epoch)
+        for value in (self.samples, self.group, *np.concatenate(settings).tolist()):
+            digest = child(digest, value)
+        return digest >> 1  # as a signed integer of 64 bits
 
     def drawn(self, epoch: int) -> Ints:
         """Return how many groups each source has had before an epoch."""
-        at, found = self._before[-1]
+        at, counts = self._before[-1]
         if epoch < at:
-            at, found = max(one for one in self._before if one[0] <= epoch)
+            at, counts = max(one for one in self._before if one[0] <= epoch)
         while at < epoch:
             stop = at + 1 if self._settled is None or at < self._settled else epoch
-            found = found + self._between(at, stop)
+            counts = counts + self._between(at, stop)
             at = stop
             if self._settled is None or at <= self._settled:
-                self._before.append((at, found))
-        return found
+                self._before.append((at, counts))
+        return counts
 
     def _between(self, first: int, stop: int) -> Ints:
         """Return the draws of each source in epochs of equal shares."""
@@ -123,10 +123,10 @@ class MixturePlan:
         sources, draws = np.empty_like(groups), np.empty_like(groups)
         windows = groups // WINDOW
         for window in range(windows[0], windows[-1] + 1):
-            found = _kept(self._windows, (epoch, int(window)), self._window)
+            arrays = _kept(self._windows, (epoch, int(window)), self._window)
             here = windows == window
             places = groups[here] - window * WINDOW
-            sources[here], draws[here] = found[0][places], found[1][places]
+            sources[here], draws[here] = arrays[0][places], arrays[1][places]
         passes, places = np.divmod(draws * self.group + within, self._sizes[sources])
         keys = mix(self._keys[sources] + (passes.astype(np.uint64) + np.uint64(1)) * _GAMMA64)
         sizes = self._sizes[sources].astype(np.uint64)
@@ -218,25 +218,25 @@ def _sums(quotas: Ints, windows: int) -> Ints:
     """Return the sums of rounded quotas over the first windows of all."""
     cycles, left = divmod(windows, _ONE)
     fractions = quotas & (_ONE - 1)
-    found = windows * (quotas >> _BITS) + cycles * fractions
+    total = windows * (quotas >> _BITS) + cycles * fractions
     # Phases from here on round up. A run of 2**bit windows has phases 2**(32 - bit) apart.
     least, begin = _ONE - fractions, 0
     for bit in range(_BITS - 1, -1, -1):
         if left >> bit & 1:
             lowest = _phase(begin) % (_ONE >> bit)
-            found += (1 << bit) - (-((lowest - least) >> (_BITS - bit))).clip(0, 1 << bit)
+            total += (1 << bit) - (-((lowest - least) >> (_BITS - bit))).clip(0, 1 << bit)
             begin += 1 << bit
-    return found
+    return total
 
 
 def _kept(kept: dict[Any, Any], key: Any, make: Callable[..., Any]) -> Any:
     """Return what was kept under a key, else make and keep it."""
-    found = kept.get(key)
-    if found is None:
+    made = kept.get(key)
+    if made is None:
         while len(kept) >= _KEPT:
             kept.pop(next(iter(kept)), None)
-        found = kept[key] = make(*key)
-    return found
+        made = kept[key] = make(*key)
+    return made
 
 
 _GAMMA64 = np.uint64(GAMMA)

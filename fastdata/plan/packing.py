@@ -66,8 +66,8 @@ class Packed(Plan):
         # One gather for all; batches are views.
         rows = rows[items]
         ends = starts.tolist()
-        found = [rows[begin:end] for begin, end in pairwise(ends)]
-        return [found[at] for at in self.turn(key, number, len(found)).tolist()]
+        pieces = [rows[begin:end] for begin, end in pairwise(ends)]
+        return [pieces[at] for at in self.turn(key, number, len(pieces)).tolist()]
 
     def turn(self, key: int, number: int, count: int) -> Indices:
         """Return the order of the batches of a window."""
@@ -92,8 +92,8 @@ class Packed(Plan):
         """Return the number of batches in each window of an epoch; kept for the latest one."""
         if self._counted is None or self._counted[0] != key:
             order = self.order(key)
-            found = [len(self.windowed(order, at)[2]) - 1 for at in range(self.windows)]
-            self._counted = key, found
+            lengths = [len(self.windowed(order, at)[2]) - 1 for at in range(self.windows)]
+            self._counted = key, lengths
         return self._counted[1]
 
     def rest(self, key: int, world_size: int = 1, position: Consumed = ()) -> PackedRest:
@@ -128,9 +128,9 @@ class PackedRest(Rest):
         step, window = 0, self.window
         while True:
             while window < plan.windows and len(ready) < self.world_size:
-                found = plan.packed(order, self.key, window)
+                packed = plan.packed(order, self.key, window)
                 begin = self.taken if window == self.window else 0
-                ready.extend((found[at], window, at + 1) for at in range(begin, len(found)))
+                ready.extend((packed[at], window, at + 1) for at in range(begin, len(packed)))
                 window += 1
             if not ready or (len(ready) < self.world_size and plan.drop_last):
                 return
@@ -149,13 +149,13 @@ class PackedRest(Rest):
     def table(self) -> PlanTable:
         """See `Rest.table`."""
         plan, world_size, order = self.plan, self.world_size, self.plan.order(self.key)
-        found = [np.zeros((2, 0), np.int64)]
+        pairs = [np.zeros((2, 0), np.int64)]
         for number in range(self.window, plan.windows):
             rows, items, starts = plan.windowed(order, number)
             cost = np.add.reduceat(plan.lengths[rows[items]], starts[:-1], dtype=np.int64)
-            about = np.stack([np.diff(starts), cost])[:, plan.turn(self.key, number, len(cost))]
-            found.append(about[:, self.taken :] if number == self.window else about)
-        rows, cost = np.concatenate(found, 1)
+            of_window = np.stack([np.diff(starts), cost])[:, plan.turn(self.key, number, len(cost))]
+            pairs.append(of_window[:, self.taken :] if number == self.window else of_window)
+        rows, cost = np.concatenate(pairs, 1)
         full, rest = divmod(len(rows), world_size)
         repeated, dropped = 0, 0
         if rest and plan.drop_last:
@@ -185,16 +185,16 @@ def divided(batches: list[Indices], count: int, samples: int) -> tuple[list[Indi
 
     Where all have one row, the first ones are repeated.
     """
-    found = list(batches)
-    while len(found) < count:
-        at = max(range(len(found)), key=lambda number: len(found[number]))
-        if len(found[at]) < 2:
+    parts = list(batches)
+    while len(parts) < count:
+        at = max(range(len(parts)), key=lambda number: len(parts[number]))
+        if len(parts[at]) < 2:
             break
-        whole = found[at]
-        found[at], part = whole[::2], whole[1::2]
-        found.append(part)
-    repeated = count - len(found)
+        whole = parts[at]
+        parts[at], part = whole[::2], whole[1::2]
+        parts.append(part)
+    repeated = count - len(parts)
     for number in range(repeated):
         again, at = divmod(number, count - repeated)
-        found.append(found[at] + (again + 1) * samples)
-    return found, repeated
+        parts.append(parts[at] + (again + 1) * samples)
+    return parts, repeated

@@ -58,10 +58,10 @@ class Weighted(Repeating):
 
     def _samples(self, x: _UInts) -> _UInts:
         places = _uniform(self._key, x) * self._cumulated[-1]
-        found = np.searchsorted(self._cumulated, places, "right")
+        at = np.searchsorted(self._cumulated, places, "right")
         # Rounding may reach the end, which rows without weight may lie before.
         last = np.searchsorted(self._cumulated, self._cumulated[-1])
-        rows: _UInts = np.minimum(found, last).astype(np.uint64)
+        rows: _UInts = np.minimum(at, last).astype(np.uint64)
         return rows
 
 
@@ -80,9 +80,9 @@ class Repeated(Repeating):
 
     def _samples(self, x: _UInts) -> _UInts:
         places = self._order._samples(x) + self._phase
-        found = np.searchsorted(self._cumulated, places, "right")
+        at = np.searchsorted(self._cumulated, places, "right")
         last = np.searchsorted(self._cumulated, self._cumulated[-1])
-        rows: _UInts = np.minimum(found, last).astype(np.uint64)
+        rows: _UInts = np.minimum(at, last).astype(np.uint64)
         return rows
 
 
@@ -111,11 +111,11 @@ class Race(Repeating):
     def _samples(self, x: _UInts) -> _UInts:
         places = x.astype(np.int64)
         windows = np.searchsorted(self._firsts, places, "right") - 1
-        found = np.empty_like(x)
+        rows = np.empty_like(x)
         for window in np.unique(windows).tolist():
             here = windows == window
-            found[here] = self._window(window)[places[here] - self._firsts[window]]
-        return found
+            rows[here] = self._window(window)[places[here] - self._firsts[window]]
+        return rows
 
     def _window(self, number: int) -> _UInts:
         """Return the rows that a window's positions have."""

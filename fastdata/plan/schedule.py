@@ -184,12 +184,12 @@ class BatchSchedule:
 
         A sampler's exception comes after all batches before it.
         """
-        found = self._early.popleft() if self._early else self._next()
-        if found is None:
+        drawn = self._early.popleft() if self._early else self._next()
+        if drawn is None:
             if self._error is not None:
                 raise self._error
             return None
-        draws, position, size = found
+        draws, position, size = drawn
         pool = 0
         if self._drawn is not None:
             self._taken += len(draws)
@@ -256,23 +256,23 @@ class BatchSchedule:
     def _draw_early(self) -> None:
         """Take a batch from the sampler early, to know more of its draws."""
         assert self._drawn is not None
-        found = self._next() if len(self._drawn) < _KEPT else None
-        if found is None:
+        drawn = self._next() if len(self._drawn) < _KEPT else None
+        if drawn is None:
             raise SampleError(
                 f"no sample is left: the first {len(self._drawn):,} of the sampler are bad", _HINT
             )
-        self._early.append(found)
+        self._early.append(drawn)
 
     def _next(self) -> Drawn | None:
         try:
-            found = next(self._batches, None)
+            drawn = next(self._batches, None)
         except Exception as error:
             # Raise it after the batches before it, which may still be under way.
             self._error = error
             return None
-        if found is not None and self._drawn is not None and len(self._drawn) < _KEPT:
-            self._drawn.extend(found[0].tolist())
-        return found
+        if drawn is not None and self._drawn is not None and len(self._drawn) < _KEPT:
+            self._drawn.extend(drawn[0].tolist())
+        return drawn
 
 
 #: Samples of which the order is computed at once: numpy's calls take long for a batch.

@@ -53,8 +53,8 @@ class PlanTable:
     @property
     def imbalance(self) -> npt.NDArray[np.float64]:
         """By how much the costliest rank of each step exceeds the mean of its ranks, (steps,)."""
-        found: npt.NDArray[np.float64] = self.cost.max(1) / self.cost.mean(1) - 1
-        return found
+        excess: npt.NDArray[np.float64] = self.cost.max(1) / self.cost.mean(1) - 1
+        return excess
 
     def to_dict(self) -> dict[str, Any]:
         """Return its figures as JSON values, by class."""
@@ -71,8 +71,8 @@ class PlanTable:
             "imbalance": float(imbalance.mean()) if len(self) else 0.0,
             "largest_imbalance": float(imbalance.max(initial=0)),
             "classes": [
-                {"name": name, "steps": count, "rows": found}
-                for name, count, found in zip(self.classes, steps, rows, strict=True)
+                {"name": name, "steps": count, "rows": total}
+                for name, count, total in zip(self.classes, steps, rows, strict=True)
             ],
         }
 
@@ -92,12 +92,12 @@ class PlanTable:
             bar = "█" * round(_BAR * totals[at] / max(totals))
             lines.append((name, f"{of_class.sum():,}", spread, f"{totals[at]:,}", bar or "▏"))
         imbalance = self.imbalance
-        about = [f"{each}, {human_count(sum(totals), 'row')}"]
-        about += [f"{human_count(self.repeated, 'row')} repeated"] * bool(self.repeated)
-        about += [f"{human_count(self.dropped, 'row')} dropped"] * bool(self.dropped)
+        summary = [f"{each}, {human_count(sum(totals), 'row')}"]
+        summary += [f"{human_count(self.repeated, 'row')} repeated"] * bool(self.repeated)
+        summary += [f"{human_count(self.dropped, 'row')} dropped"] * bool(self.dropped)
         return "\n".join(
             [
-                ", ".join(about),
+                ", ".join(summary),
                 *(line.rstrip() for line in aligned(lines, (1, 2, 3))),
                 f"{self.unit} of a batch: {self.cost.mean():,.0f} on average, "
                 f"{self.cost.min():,} to {self.cost.max():,}; {self.fill:.2%} of the room",

@@ -300,7 +300,7 @@ Warp: TypeAlias = Annotated["str | int | enum.Enum", partial(interpolation, know
 
 #: A value for all channels, or one for each; None: 0.
 Fill: TypeAlias = Annotated["float | Sequence[float] | None", fill]
-#: A value for masks, which may have 16 bits; None: that of images.
+#: A value for masks, which may have 16 bits; None: the images' value.
 MaskFill: TypeAlias = Annotated["int | None", optional(whole_from(0, 65535))]
 
 Padding: TypeAlias = Annotated["int | Sequence[int]", padding]

@@ -380,7 +380,7 @@ class FiveCrop(Several, Transform):
 
 @dataclass(frozen=True)
 class TenCrop(FiveCrop):
-    """The views of :class:`FiveCrop`, and those of the mirrored image.
+    """The views of :class:`FiveCrop`, and the same views of the mirrored image.
 
     Attributes:
         vertical_flip: Mirror top to bottom, rather than left to right.

@@ -102,7 +102,7 @@ def _is_one_of(function: FunctionType, known: list[CodeType]) -> bool:
 
 
 def _is_same(code: Any, known: Any, words: str | None = None) -> bool:
-    """Return whether code, or one of its constants, is equal to that of a known function.
+    """Return whether code, or one of its constants, equals a known function's.
 
     Its docstring, ``words``, is its first constant, in the place of a None.
     """

@@ -115,9 +115,9 @@ def _cut(
 
     Pillow's ``crop`` refuses large results as decompression bombs, which only inputs can be.
     """
-    found = Image.new("RGB", size, tuple(fill))
-    found.paste(image, (-left, -upper))
-    return found
+    canvas = Image.new("RGB", size, tuple(fill))
+    canvas.paste(image, (-left, -upper))
+    return canvas
 
 
 def rendered(cuts: Cuts) -> Cuts:

@@ -206,7 +206,7 @@ def hooked(thing: Any) -> str:
 
 
 def _own(thing: Any) -> dict[str, Any]:
-    """Return an object's attributes, without those of its class."""
+    """Return an object's own attributes, without its class's."""
     own: dict[str, Any] = getattr(thing, "__dict__", {})
     return own
 
@@ -336,7 +336,7 @@ def _in_module(module: ModuleType) -> str:
 
 
 def _used(module: ModuleType) -> list[ModuleType]:
-    """Return a module, and those of `_CODE` that it uses, and that these use."""
+    """Return a module, and the modules of `_CODE` that it uses, at any depth."""
     modules = [module]
     for one in modules:
         modules += [used for used in _once(one, _imported) if used not in modules]

@@ -94,8 +94,8 @@ class Joint:
 
     def changed(self, names: Iterable[str], **changes: Any) -> Joint:
         """Return the same with other attributes of some targets."""
-        found = {name: replace(self.targets[name], **changes) for name in names}
-        return replace(self, targets={**self.targets, **found})
+        replaced = {name: replace(self.targets[name], **changes) for name in names}
+        return replace(self, targets={**self.targets, **replaced})
 
     def chosen(self, getter: Callable[[Any], Any]) -> list[str] | str:
         """Return the fields that a function takes out of a sample, or why that is not known.
@@ -105,11 +105,11 @@ class Joint:
         marks = {name: object() for name in leaves(self.form)}
         sample = mapped(self.form, marks.__getitem__)
         try:
-            found = getter(sample)
+            taken = getter(sample)
         except Exception as error:
             return f"it raises {type(error).__name__} for a sample: {error}"
         names = {id(mark): name for name, mark in marks.items()}
-        several = found if isinstance(found, (list, tuple)) else [] if found is None else [found]
+        several = taken if isinstance(taken, (list, tuple)) else [] if taken is None else [taken]
         if not all(id(one) in names for one in several):
             return "it does more than to take fields out of a sample"
         return [names[id(one)] for one in several]
@@ -190,7 +190,7 @@ def by_heuristic(sample: Any) -> Any:
     if not isinstance(sample, Mapping):
         raise LookupError("the target is no dict")
     exact = [key for key in sample if key.lower() == "labels"]
-    found = exact + [key for key in sample if "label" in key.lower()]
-    if not found:
+    keys = exact + [key for key in sample if "label" in key.lower()]
+    if not keys:
         raise LookupError("no key has 'label' in it")
-    return sample[found[0]]
+    return sample[keys[0]]

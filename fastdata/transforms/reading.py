@@ -113,7 +113,7 @@ class Step:
         return _tree_of_one(self).is_random
 
     def size_after(self, size: Fixed) -> Fixed:
-        """Return the size of every image after it; ``size`` is that of every image before."""
+        """Return the size of every image after it; ``size`` is the size before it."""
         return size
 
     def channels_after(self, channels: int) -> int | None:
@@ -569,7 +569,7 @@ def flat(transform: Any, ours: bool, libraries: Libraries) -> Iterator[Item]:
 
 
 def plain(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the items of `flat`, and those of each `Offered` in its place."""
+    """Yield the items of `flat`, with each `Offered` replaced by its items."""
     for one, ours in items:
         yield from plain(one.items) if isinstance(one, Offered) else ((one, ours),)
 

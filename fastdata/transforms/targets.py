@@ -119,13 +119,13 @@ class SanitizeBoundingBoxes(_OfBoxes):
 
 
 def _format(who: str, name: str, given: Any) -> str:
-    found = str(getattr(given, "value", given)).lower()
-    if found not in BOXES:
+    box_format = str(getattr(given, "value", given)).lower()
+    if box_format not in BOXES:
         raise UsageError(
             f"{who}: {name} {given!r} is not one of {', '.join(BOXES)}.",
             "Rotated boxes are not supported.",
         )
-    return found
+    return box_format
 
 
 @dataclass(frozen=True)
@@ -192,9 +192,9 @@ def dtypes_of(by_class: Mapping[Any, Any]) -> tuple[tuple[str, str], ...]:
         "mask": classes.Mask,
         "outlines": classes.Mask,
     }
-    found = {kind: by_class.get(one, by_class.get("others")) for kind, one in kinds.items()}
+    by_kind = {kind: by_class.get(one, by_class.get("others")) for kind, one in kinds.items()}
     return tuple(
-        (kind, str(dtype).removeprefix("torch.")) for kind, dtype in found.items() if dtype
+        (kind, str(dtype).removeprefix("torch.")) for kind, dtype in by_kind.items() if dtype
     )
 
 

@@ -74,13 +74,13 @@ class Bytes:
 
     def fill(self, value: float) -> tuple[int, ...]:
         """Return the bytes of a value; raise UsageError if the mask cannot have it."""
-        found = np.array(value).astype(self.dtype)
-        if found.dtype != np.bool_ and found != value:
+        stored = np.array(value).astype(self.dtype)
+        if stored.dtype != np.bool_ and stored != value:
             raise UsageError(
-                f"a fill of {value:g} does not fit into a mask of {found.dtype}",
+                f"a fill of {value:g} does not fit into a mask of {stored.dtype}",
                 "Give a smaller one.",
             )
-        whole = found.tobytes()
+        whole = stored.tobytes()
         return tuple(whole[(self.first + at) % len(whole)] for at in range(3))
 
 

@@ -50,7 +50,7 @@ class KeyField(BatchField):
 
 
 class PartField(BatchField):
-    """Field of the places of samples' sources among those of a mixture."""
+    """Field of the places of samples' sources in a mixture."""
 
     def deliver(self, batch: Batch) -> Any:
         """Return a tensor, int64."""

@@ -175,7 +175,7 @@ class Draw:
         return drawn
 
     def settle(self) -> None:
-        """Take the boxes and points of samples that were drawn again into those of the batch."""
+        """Put the boxes and points of samples that were drawn again into the batch."""
         for slot, drawn in self.again_drawn.items():
             if self.moved is not None and drawn.moved is not None:
                 self.moved = self.moved.patched(drawn.moved, [slot], [0])

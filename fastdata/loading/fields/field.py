@@ -133,7 +133,7 @@ class Context:
         return job
 
     def collate(self, values: list[Any]) -> Any:
-        """Return values as torch collates those of the same samples."""
+        """Return values as torch collates them in samples."""
         if self.readable.keys:
             return default_collate([{"": value} for value in values])[""]
         return default_collate([(value,) for value in values])[0]  # strings become a tuple

@@ -281,7 +281,7 @@ def moved_mask(
 def _moved(
     values: npt.NDArray[np.uint8], cut: Cuts, size: tuple[int, int], options: dict[str, Any]
 ) -> npt.NDArray[np.uint8]:
-    """Return one to three bytes of each pixel, (rows, columns, count), likewise."""
+    """Return one to three bytes of each pixel, (rows, columns, count)."""
     count = values.shape[2]
     width, height = size
     channels = 1 if count == 1 else 3

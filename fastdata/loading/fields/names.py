@@ -16,7 +16,7 @@ from fastdata.transforms.checks import require_objects
 BESIDES = ("index", "key")
 #: Name of a sample's source in a mixture, by its place among them.
 SOURCE = "source"
-#: Remedy for a transform of what is no image.
+#: Remedy for a transform of a field without images.
 LEAVE_OUT = "Leave it out; batch_transform= or collate_fn= of the loader see other fields."
 _MOVE = "Masks follow their image: give transforms=, such as one of torchvision.transforms.v2."
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -82,11 +83,20 @@ class Pipeline:
             return True
         return all(one.ready(batch) for one in self._fields)
 
-    def finish(self, batch: Batch, deadline: float | None = None) -> dict[int, FastdataError]:
-        """Wait for a batch; return errors of samples, by slot. See `BatchField.finish`."""
+    def finish(self, batch: Batch, timeout: float = 0) -> dict[int, FastdataError]:
+        """Wait for a batch; return errors of samples, by slot. See `BatchField.finish`.
+
+        Raise RuntimeError after ``timeout`` seconds; 0 to wait for ever.
+        """
+        deadline = time.monotonic() + timeout if timeout > 0 else None
         failed: dict[int, FastdataError] = {}
-        for one in self._fields:
-            failed = {**one.finish(batch, deadline), **failed}
+        try:
+            for one in self._fields:
+                if errors := one.finish(batch, deadline):
+                    failed = {**errors, **failed}
+        except TimeoutError:
+            # torch's own words
+            raise RuntimeError(f"DataLoader timed out after {timeout} seconds") from None
         return dict(sorted(failed.items()))
 
     def sample(self, batch: Batch, slot: int) -> Any:
@@ -132,9 +142,9 @@ def open_pipeline(
         context: What its fields share.
         recipes: The transform for each size class of batches, compiled.
         readables: The dataset for each size class: further fields' transforms may differ.
-        names: Names of a batch's fields; None for those of the dataset's samples.
+        names: Names of a batch's fields; None for the fields of the dataset's samples.
         image_field: Makes fields of images, of the arguments of `ImageField`.
-        reader: Reader of targets; None for that of the recipe.
+        reader: Reader of targets; None for the recipe's.
     """
     readable, source = readables[0], context.source
     asked = names or readable.fields

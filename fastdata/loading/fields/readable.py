@@ -99,7 +99,7 @@ class Readable:
         return any(one.name == name and one.kind in kinds for one in self.source.fields)
 
     def numbering(self, source: Source) -> Numbering:
-        """Return the mapping from this dataset's samples to those of its opened source."""
+        """Return the mapping from this dataset's samples to rows of its opened source."""
         n = len(source) if self.subset is None else len(self.subset)
         return Numbering(n, self.subset)
 
@@ -134,7 +134,7 @@ class Readable:
         return self._agrees(other, Readable.opens_as)
 
     def _agrees(self, other: Readable, parts_agree: Callable[[Readable, Readable], bool]) -> bool:
-        """Compare the files; those of parts are compared once, by the function for these."""
+        """Return whether files are equal, or, where there are parts, whether all of these agree."""
         if self.parts or other.parts:
             return len(self.parts) == len(other.parts) and all(
                 map(parts_agree, self.parts, other.parts)

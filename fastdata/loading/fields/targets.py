@@ -71,7 +71,7 @@ def joint_of(fields: Sequence[Field], names: Sequence[str]) -> Joint:
 
 
 def _are_masks(name: str, fields: Sequence[Field]) -> bool:
-    """Return whether a name is that of masks that are painted from outlines."""
+    """Return whether a name means masks that are painted from outlines."""
     return name == MASKS and bool(outlines_among(fields))
 
 
@@ -200,7 +200,7 @@ class Geometry(NamedTuple):
     Attributes:
         matrix: float64, (3, 3) or (N, 3, 3).
         source_size: int32, (2,) or (N, 2): width and height of the image that was stored.
-        size: int32, likewise: width and height of the image that is delivered.
+        size: int32, of the same shape: width and height of the delivered image.
     """
 
     matrix: torch.Tensor
