@@ -1,4 +1,4 @@
-"""Batches of twelve recipes are those of tests/goldens.json, from every container and rank.
+"""Batches of thirteen recipes are those of tests/goldens.json, from every container and rank.
 
 After a wanted change: ``python tests/test_goldens.py > tests/goldens.json`` and a changelog line.
 """
@@ -47,6 +47,11 @@ IMAGES: dict[str, Callable[[], Any]] = {
     "crops": lambda: ours.Compose([CROP, ours.RandomHorizontalFlip()]),
     "evaluation": lambda: ours.Compose(
         [ours.Resize(40), ours.CenterCrop(32), ours.Normalize(MEAN, STD, dtype="float16")]
+    ),
+    "resizes": lambda: ours.Views(
+        ours.Compose([ours.Resize((32, 40)), ours.RandomHorizontalFlip()]),
+        ours.Compose([ours.ResizeKeepRatio(40), ours.RandomCrop(32), ours.RandomVerticalFlip()]),
+        ours.Compose([ours.ResizeToSequence(8, 40), ours.RandomCrop(32, pad_if_needed=True)]),
     ),
     "TrivialAugment": lambda: _floats(
         tv.RandomResizedCrop(32), tv.TrivialAugmentWide(), tv.RandomVerticalFlip()
@@ -122,7 +127,8 @@ def digest(recipe: str, container: str = "lmdb", stop: int = 1, threads: int = 2
     ("recipe", "container"),
     [
         (recipe, container)
-        if (recipe, container) in (("crops", "lmdb"), ("evaluation", "tar"), ("targets", "shards"))
+        if (recipe, container)
+        in (("crops", "lmdb"), ("evaluation", "tar"), ("resizes", "lmdb"), ("targets", "shards"))
         else slow(recipe, container)
         for recipe in RECIPES
         for container in ("lmdb", "parquet", "shards", "tar")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -391,6 +392,7 @@ def test_statistics() -> None:
     stats = loader.stats()
     assert (stats.samples, stats.batches, stats.bad_samples) == (SAMPLES, len(loader), 0)
     assert stats.by_pillow > 3 and stats.with_seek_points > 20
+    assert json.loads(json.dumps(stats._asdict())) == stats._asdict()  # numbers of Python's
     assert stats.images_per_second == pytest.approx(SAMPLES / stats.seconds)
     for share in (stats.read_share, stats.decode_share, stats.queue_share):
         assert 0 <= share <= 1

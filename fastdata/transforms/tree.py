@@ -280,12 +280,11 @@ class Builder:
 
     def filter(self, interpolation: str | Sequence[str]) -> Number | float:
         """Return the number of a resize's filter; draw one of several."""
-        several = not isinstance(interpolation, str)
-        names = tuple(interpolation) if several else (interpolation,)
+        names = (interpolation,) if isinstance(interpolation, str) else tuple(interpolation)
         if self._mask is not None:
             names = (MASK_FILTER,) * len(names)
         numbers = [float(_native.FILTERS.index(name)) for name in names]
-        if not several:
+        if len(numbers) == 1:
             return numbers[0]
         if self._first is None:
             return self.table(numbers)
