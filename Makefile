@@ -138,6 +138,7 @@ lint: setup  ## check style, types and imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	find fastdata/native fuzz tests -name '*.cpp' -o -name '*.[ch]' | xargs $(BIN)/clang-format --dry-run -Werror
+	$(BIN)/python tests/structure.py
 	$(BIN)/vermin -q -t=3.10- --no-tips --violations --exclude str.decode fastdata converters benchmarks examples tests
 	rm -rf build/typed && mkdir -p build/typed/fastdata
 	ln -s $(CURDIR)/fastdata/* build/typed/fastdata/
