@@ -355,11 +355,12 @@ class ImageField(EncodedField):
         skip: npt.NDArray[np.uint8] | None = None,
     ) -> None:
         """Start to decode to some views."""
-        state.stage, state.job = Stage.DECODING, Jobs(state.pending)
         stride, scans = self._source.capabilities.stride, self._context.readable.limits.scans
         reading = ReadOptions(skip=skip, stride=stride, check=self._check, scans=scans)
         pending = PendingBatch(samples, views, reading, fallback="never")
         state.pending.append(pending)
+        state.stage = Stage.DECODING
+        state.job = pending if len(state.pending) == 1 else Jobs(state.pending)
         if self._context.engine is None:
             pending.run()
         else:

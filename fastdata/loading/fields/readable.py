@@ -109,7 +109,9 @@ class Readable:
         rows = self.subset if self.positions is None else self.positions
         if isinstance(rows, MixedRows):
             rows = rows.numbers
-        return 0 if rows is None else digest_of(rows)
+        if rows is None or np.array_equal(rows, np.arange(self.opened)):
+            return 0
+        return digest_of(rows)
 
     @property
     def opened(self) -> int:
