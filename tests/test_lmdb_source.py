@@ -145,7 +145,7 @@ def test_keys_that_are_no_text_and_entries_left_out(tmp_path: Path) -> None:
 def test_values_that_are_no_images_are_named(tmp_path: Path, value: bytes) -> None:
     path = write(tmp_path / "in", {b"000%d" % n: value for n in range(3)})
     result = convert("lmdb", "--root", path, "--out", tmp_path / "out")
-    require_said(result, 1, "no image files; that of 0000", repr(value[:16]), "the images'")
+    require_said(result, 1, "no image files; the value of 0000", repr(value[:16]), "the images'")
 
 
 def test_named_databases(tmp_path: Path) -> None:
