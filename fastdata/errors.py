@@ -168,6 +168,18 @@ def is_no_space(error: BaseException) -> bool:
     return number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error)
 
 
+def without_frames(error: FastdataError) -> FastdataError:
+    """Return an error that is kept for later, without the frames of its chain.
+
+    Frames refer to the memory of a batch, which would come back only with garbage collection.
+    """
+    one: BaseException | None = error
+    while one is not None:
+        one.__traceback__ = None
+        one = one.__cause__ or one.__context__
+    return error
+
+
 def called(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a user's function and return its result.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import shutil
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -514,6 +516,31 @@ def test_a_damaged_scan_that_pillow_cannot_decode(threads: int) -> None:
     with pytest.warns(UserWarning, match=r"1 sample .*\n.*class/04"):
         batches = list(DataLoader(data, 3, num_workers=threads, on_error="drop", **WITH_INDEX))
     assert [batch[2].tolist() for batch in batches] == [[0, 1, 2], [3, 5]]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("on_error", ["raise", "skip", "drop", "zero"])
+@pytest.mark.parametrize("threads", [0, 2])
+def test_memory_of_a_batch_with_a_bad_sample_comes_back_at_once(
+    threads: int, on_error: str
+) -> None:
+    """An error refers to no memory: else that would come back with garbage collection only."""
+    files = [encode(picture(120, 90, number)) for number in range(6)]
+    files[4] = broken_jpeg()
+    data = packed_images(files)
+    shuffle = True if on_error == "skip" else None
+    loader = DataLoader(data, 3, shuffle, num_workers=threads, on_error=on_error)
+    gc.collect()
+    gc.disable()
+    try:
+        iterator = iter(loader)
+        with suppress(SampleError):
+            for _ in iterator:
+                del _
+        left = [one for one in gc.get_objects() if type(one) is torch.Tensor]
+        assert [one for one in left if one.shape[-3:] == (3, 24, 24)] == []
+    finally:
+        gc.enable()
 
 
 @threads

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -107,6 +108,23 @@ def test_two_epochs_are_those_of_the_local_dataset(
     if cache is not None:
         assert found.requests == 0
         assert found.cache_reads > 0
+
+
+def test_a_concatenation_frees_the_bytes_of_batches_that_were_taken(gcs: Bucket) -> None:
+    url, folder = put(gcs), dataset("shards")
+    stored = json.loads((folder / "_dataset.json").read_text())["blob_bytes"]
+    both = torch.utils.data.ConcatDataset([remote(url, gcs), remote(url, gcs)])
+    next(iter(loader(both)))  # opens them
+    batches = iter(loader(both, batch_size=1))
+    next(batches)
+    tracemalloc.start()
+    try:
+        for _ in range(len(both) - 2):
+            next(batches)
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < 1.5 * stored  # all that was read has twice as many
 
 
 @pytest.mark.parametrize("container", ["parquet", slow("shards"), slow("lmdb")])

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastdata.decode.decoders import NATIVE
-from fastdata.errors import FastdataError, SampleError
+from fastdata.errors import FastdataError, SampleError, without_frames
 from fastdata.storage.encodings import NOT_NATIVE
 
 if TYPE_CHECKING:
@@ -145,7 +145,8 @@ def decode_alone(
     try:
         image = sample.by_codec()
     except SampleError as error:
-        return Outcome(verdict, sample.error(verdict) if verdict.is_damage else error)
+        kept = sample.error(verdict) if verdict.is_damage else without_frames(error)
+        return Outcome(verdict, kept)
     except FastdataError as error:
-        return Outcome(verdict, error)
+        return Outcome(verdict, without_frames(error))
     return Outcome(verdict, None, image.kind, image.decoder, image.declined)

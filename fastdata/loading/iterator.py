@@ -139,6 +139,8 @@ class NativeIterator(Iterator[Any]):
                 errors = self._pipeline.finish(batch, self._config.timeout)
             except FastdataError:  # of the batch as a whole
                 self._deliver(batch)
+                self._pipeline.cancel(batch)
+                batch.states.clear()  # the error refers to this frame
                 raise
             self._deliver(batch)
             kept = batch
@@ -186,6 +188,7 @@ class NativeIterator(Iterator[Any]):
     ) -> npt.NDArray[np.bool_] | None:
         """Apply ``on_error``; return which samples are valid, for "zero"."""
         if self._config.on_error == "raise":
+            batch.states.clear()  # the error refers to this frame
             raise next(iter(errors.values()))
         self._name(errors)
         if self._config.on_error == "zero":

@@ -152,8 +152,10 @@ class RemotePass:
         # requests.
         self._is_filling = True
         self._coming: deque[Drawn] = deque()
-        # By the identity of their draws: a batch that is planned otherwise is gathered again.
+        # By the identity of their draws, until the next batch is taken: a batch that is planned
+        # otherwise is gathered again.
         self._gathered: dict[int, _Gathered] = {}
+        self._latest: Drawn | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._before = replace(self._reader.counts)
         self._cache_before = (0, 0) if self._cache is None else self._cache.counts()
@@ -191,8 +193,11 @@ class RemotePass:
             self._pull()
         self._is_filling = False
         self._wake()
+        if self._latest is not None:
+            self._gathered.pop(id(self._latest[0]), None)
         if self._coming:
-            return self._coming.popleft()
+            self._latest = self._coming.popleft()
+            return self._latest
         if self._error is not None:
             raise self._error
         raise StopIteration
@@ -266,6 +271,7 @@ class RemotePass:
         """Release announced samples that have turned out bad: batches skip them."""
         self._gone |= bad
         with self._lock:
+            self._gathered.clear()  # they have ranges that are released here
             for held in [held for held in self._known.values() if held.number in bad]:
                 self._release(held, held.uses)
 
@@ -294,8 +300,6 @@ class RemotePass:
         """Request the bytes of one field of a batch."""
         gathered = self._gathered.get(id(draws))
         held = None if gathered is None else gathered.held.pop(field, None)
-        if gathered is not None and not gathered.held:
-            del self._gathered[id(draws)]
         wanted = self._wanted(extents, draws, field) if held is None else {}
         with self._lock:
             if held is None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import default_collate
 
-from fastdata.errors import FastdataError
+from fastdata.errors import FastdataError, without_frames
 from fastdata.executors import await_done
 from fastdata.remote.ranges import attach_fetched, raise_outage
 from fastdata.storage.field_source import MissingError
@@ -160,7 +160,7 @@ class FieldState:
 
     def fail(self, error: FastdataError) -> None:
         """Keep the error for the batch's turn, when `BatchField.finish` raises it."""
-        self.error, self.stage, self.job = error, Stage.DONE, None
+        self.error, self.stage, self.job = without_frames(error), Stage.DONE, None
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ from fastdata import _native
 from fastdata.decode.engine import decode_one
 from fastdata.decode.jpeg import DecodeError
 from fastdata.decode.rows import open_row
-from fastdata.errors import FastdataError, SampleError, UsageError
+from fastdata.errors import FastdataError, SampleError, UsageError, without_frames
 from fastdata.loading.fields.field import (
     Batch,
     Context,
@@ -181,7 +181,7 @@ class MaskField(EncodedField):
                 what = self._source.problem(row, error.what).what
                 raise UsageError(what, error.hint) from None
         except FastdataError as error:
-            return _Mask(None, error=error)
+            return _Mask(None, error=without_frames(error))
 
     def _moved(
         self, state: MaskState, slot: int, mask: Encoded, drawn: SlotDraw
