@@ -314,6 +314,28 @@ def test_forks_while_iterating(packed, scripts):
     assert set(found.values()) == {64}
 
 
+def test_a_pass_that_is_closed_while_it_plans_takes_no_more_of_the_sampler(packed):
+    drawn = []
+
+    def rows():
+        for row in range(1000):
+            drawn.append(row)
+            if row == 5:
+                closing = threading.Thread(target=iterator.close)
+                closing.start()
+                closing.join()
+            yield 0
+
+    class Rows(list):
+        __iter__ = staticmethod(rows)
+
+    loader = small(packed, batch_size=1, sampler=Rows([0]), num_workers=2, persistent_workers=True)
+    iterator = iter(loader)
+    for _ in range(10):
+        next(iterator, None)
+    assert len(drawn) < 10
+
+
 # What a pass leaves behind.
 
 

@@ -119,10 +119,12 @@ class NativeIterator(Iterator[Any]):
         with self._taking:
             try:
                 self._top_up(self._config.prefetch)
-            except BaseException:
+                return not self._under_way or self._pipeline.ready(self._under_way[0])
+            except BaseException as error:
+                if self._close is None and isinstance(error, Exception):
+                    return True  # closed by another thread, meanwhile
                 self.close()  # as where `next` fails so
                 raise
-            return not self._under_way or self._pipeline.ready(self._under_way[0])
 
     def _take(self) -> tuple[Batch, npt.NDArray[np.bool_] | None] | None:
         """Return the next decoded batch and its valid samples; None at the epoch's end."""
@@ -182,6 +184,7 @@ class NativeIterator(Iterator[Any]):
             self._under_way.append(self._pipeline.begin(planned, self._key))
             if self._close is None:  # by another thread, meanwhile
                 self._cancel_all()
+                return
 
     def _handle(
         self, batch: Batch, errors: dict[int, FastdataError]
