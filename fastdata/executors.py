@@ -478,12 +478,3 @@ def await_done(pending: Waitable, deadline: float | None) -> None:
     while not pending.wait(_SLICE):
         if deadline is not None and time.monotonic() > deadline:
             raise TimeoutError
-
-
-def result_of(future: Future[Result], deadline: float | None) -> Result:
-    """Wait for a future as `await_done` does, and return its result."""
-    # Not by result(timeout): before Python 3.11 its TimeoutError is not the builtin one.
-    while not wait([future], _SLICE).done:
-        if deadline is not None and time.monotonic() > deadline:
-            raise TimeoutError
-    return future.result()

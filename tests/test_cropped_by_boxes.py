@@ -49,6 +49,12 @@ def test_a_probability_of_a_crop_is_its_own() -> None:
     assert 70 < cropped < 130  # 6 of 7 options crop
 
 
+def test_a_crop_on_pixels_needs_the_boxes() -> None:
+    """Left out by mistake, they would give another crop."""
+    with pytest.raises(ValueError, match="depends on boxes"):
+        native_program((RandomIoUCrop(),)).draw(1, WIDTH, HEIGHT)
+
+
 @pytest.mark.parametrize("resizes", [False, True])
 def test_zoomed_out_then_cropped_is_one_cut(resizes: bool) -> None:
     """Its pixels are those of a pad, a crop and a resize."""

@@ -166,7 +166,7 @@ class OrderedBatching(Batching):
         note: str,
     ) -> None:
         super().__init__(arguments, dataset, sampler)
-        self.row_sampler, self._grouped, self._group = row_sampler, group > 1, group
+        self.row_sampler, self._group = row_sampler, group
         self._note = note
 
     def __str__(self) -> str:
@@ -192,11 +192,6 @@ class OrderedBatching(Batching):
     def samples(self) -> int:
         """Number of positions in an epoch: the dataset's samples, or a sampler's."""
         return len(self._dataset if self.row_sampler is None else self.row_sampler)
-
-    def recount(self) -> None:
-        """Count the dataset's samples again."""
-        if isinstance(self.sampler, ShardedSampler):
-            self.sampler.recount()
 
     def beginning(self, epoch: int, seed: int, rows: int) -> Position:
         """See `Batching.beginning`."""
@@ -244,45 +239,46 @@ class OrderedBatching(Batching):
     def _epoch(self, start: Position) -> Epoch:
         """Return this rank's share of an epoch from a position on."""
         size = self._arguments.batch_size or 1
-        if self._grouped and start.at % size:
+        if self._group > 1 and start.at % size:
             raise UsageError(
                 f"resuming at position {start.at} with batch_size={size}: batches would mix what "
                 "belongs apart",
                 f"Resume with a batch_size that divides {start.at} and {self._group}.",
             )
         ranks = start.rank, start.world_size
-        return _share(self._arguments, self.samples, ranks, self._grouped, start.at)
+        return _share(self._arguments, self.samples, ranks, self._group > 1, start.at)
 
 
 class PlannedBatching(Batching):
     """Batches of `PlannedBatches`, which take the loader's seed and ranks as their own."""
 
     draws_seed = False
+    planned: PlannedBatches
 
     def __init__(self, arguments: Arguments, dataset: Any, planned: PlannedBatches) -> None:
         super().__init__(arguments, dataset, arguments.sampler)
         planned.seed = planned.seed if arguments.seed is None else arguments.seed
         planned.ranks = planned.ranks if arguments.ranks is None else arguments.ranks
-        self.planned, self._batches, self._plan = planned, planned, planned.plan
+        self.planned = planned
         self.ranks, self.sizes = planned.ranks, planned.plan.sizes
         self._check()
 
     def __str__(self) -> str:
-        return f"by {self._batches!r}"
+        return f"by {self.planned!r}"
 
     @property
     def shuffles(self) -> bool:
         """See `Batching.shuffles`."""
-        return bool(getattr(self._plan, "shuffle", True))
+        return bool(getattr(self.planned.plan, "shuffle", True))
 
     @property
     def drops_last(self) -> bool:
         """See `Batching.drops_last`."""
-        return self._arguments.drop_last or bool(getattr(self._plan, "drop_last", False))
+        return self._arguments.drop_last or bool(getattr(self.planned.plan, "drop_last", False))
 
     def beginning(self, epoch: int, seed: int, rows: int) -> Position:
         """See `Batching.beginning`."""
-        own = self._batches.beginning(epoch)
+        own = self.planned.beginning(epoch)
         if not rows:
             return own
         digest = _digest(own.fingerprint.digest, rows)
@@ -291,27 +287,27 @@ class PlannedBatching(Batching):
     def require(self, position: Position, own: Position, seed: int | None) -> Position:
         """See `Batching.require`."""
         position = super().require(position, own, own.seed)
-        self._plan.require(position.at, position.key)
+        self.planned.plan.require(position.at, position.key)
         return position
 
     def draw(self, start: Position, samples: int) -> Drawing:
         """See `Batching.draw`."""
         self._check()  # the dataset may have been changed
-        rest = self._plan.rest(start.key, start.world_size, start.at)
+        rest = self.planned.plan.rest(start.key, start.world_size, start.at)
         return Drawing(rest.batches(start.rank), start.key, len(rest))
 
     def skip(self, position: Position, count: int) -> Position:
         """See `Batching.skip`."""
-        rest = self._plan.rest(position.key, position.world_size, position.at)
+        rest = self.planned.plan.rest(position.key, position.world_size, position.at)
         return replace(position, at=rest.after(count) or position.at)
 
     def table(self, epoch: int) -> PlanTable:
         """See `Batching.table`."""
-        return self._batches.table(epoch)
+        return self.planned.table(epoch)
 
     def _check(self) -> None:
         """Raise UsageError for a dataset, or an ``on_error``, that does not suit the plan."""
-        dataset, plan, name = self._dataset, self._plan, type(self._batches).__name__
+        dataset, plan, name = self._dataset, self.planned.plan, type(self.planned).__name__
         if self._arguments.on_error == "skip" and isinstance(plan, Packed):
             raise UsageError(
                 'on_error="skip" fills slots with other samples, which may exceed the budget',

@@ -382,7 +382,7 @@ def _on_device(resolved: Resolved, device: str | torch.device) -> Resolved:
 
 
 def _with_output(recipe: Recipe, **changes: Any) -> Recipe:
-    """Return the recipe with another `fastdata.transforms.compile.Output`."""
+    """Return the recipe with another `fastdata.transforms.outcomes.Output`."""
     programs = (
         replace(program, output=program.output._replace(**changes)) for program in recipe.programs
     )

@@ -14,7 +14,7 @@ import torch
 from fastdata import _native
 from fastdata.device.ragged import Ragged
 from fastdata.errors import FastdataError, OutageError
-from fastdata.executors import InProcess, helper_threads, result_of
+from fastdata.executors import InProcess, await_done, helper_threads
 from fastdata.loading.fields.field import (
     Batch,
     BatchField,
@@ -33,7 +33,7 @@ from fastdata.storage.columns import (
     values_of,
     with_gaps,
 )
-from fastdata.storage.fields import Field
+from fastdata.storage.fields import LABEL, Field
 from fastdata.storage.source import Column
 from fastdata.transforms.joint import ABSENT
 
@@ -63,7 +63,8 @@ class ColumnField(BatchField):
         super().__init__(name, context)
         self.field: Field = context.source.field(name)
         self._read = partial(_read_column, partial(context.source.column, name))
-        local = context.source.capabilities.local
+        # Labels lie in the index, which is on this machine.
+        local = context.source.capabilities.local or self.field == LABEL
         self._thread: Executor = InProcess() if local else helper_threads(1)
 
     def column(self, batch: Batch) -> Column:
@@ -71,7 +72,8 @@ class ColumnField(BatchField):
         state: ColumnState = batch.states[self]
         if state.values is None:
             assert state.task is not None
-            return result_of(state.task, None)[0]
+            await_done(self.reading(batch), None)
+            return state.task.result()[0]
         return state.values
 
     def reading(self, batch: Batch) -> Futures:
@@ -97,7 +99,7 @@ class ColumnField(BatchField):
 
     def _begin(self, batch: Batch, state: Any) -> None:
         state.task = self._thread.submit(self._read, batch.planned.indices)
-        state.job = Futures([state.task])
+        state.job = self.reading(batch)
 
     def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
         state.values, state.failed = state.task.result()
@@ -112,7 +114,6 @@ class LabelField(ColumnField):
 
     def __init__(self, name: str, context: Context, with_images: bool) -> None:
         super().__init__(name, context)
-        self._thread = InProcess()  # the index is on this machine
         self._with_images = with_images
         self._transformed = context.readable.transforms_targets
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Executor, wait
 from dataclasses import dataclass, field
 from enum import IntEnum
 from threading import Event
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from torch.utils.data import default_collate
 
 from fastdata.errors import FastdataError, without_frames
-from fastdata.executors import await_done
+from fastdata.executors import Waitable, await_done
 from fastdata.remote.ranges import attach_fetched, raise_outage
 from fastdata.storage.field_source import MissingError
 
@@ -42,14 +42,11 @@ class Stage(IntEnum):
     DONE = 6
 
 
-class Job(Protocol):
+class Job(Waitable, Protocol):
     """Work of a stage, done by other threads."""
 
     def done(self) -> bool:
         """Return whether it is done."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for some seconds or until it is done; return whether it is done."""
 
     def cancel(self) -> None:
         """Cancel what has not begun."""
@@ -58,7 +55,7 @@ class Job(Protocol):
 class Jobs:
     """Several jobs as one; the collection may grow."""
 
-    def __init__(self, jobs: Collection[Job]) -> None:
+    def __init__(self, jobs: Collection[Any]) -> None:
         self._jobs = jobs
 
     def done(self) -> bool:
@@ -75,24 +72,12 @@ class Jobs:
             job.cancel()
 
 
-class Futures:
-    """Tasks of an executor as one job; the collection may grow."""
-
-    def __init__(self, futures: Collection[Future[Any]]) -> None:
-        self._futures = futures
-
-    def done(self) -> bool:
-        """See `Job.done`."""
-        return all(future.done() for future in self._futures)
+class Futures(Jobs):
+    """Tasks of an executor (`concurrent.futures.Future`) as one job; the collection may grow."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """See `Job.wait`."""
-        return not wait(self._futures, timeout).not_done
-
-    def cancel(self) -> None:
-        """See `Job.cancel`."""
-        for future in tuple(self._futures):  # another thread may add to them
-            future.cancel()
+        return not wait(self._jobs, timeout).not_done
 
 
 @dataclass

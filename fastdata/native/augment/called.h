@@ -44,6 +44,7 @@ class CalledDrawing final : public Drawing {
     double angle, x, y, scale, shear_x, shear_y;
   };
 
+  bool may_lack_targets() const override { return false; }
   void on_crop(const CropBox& box, bool to_boxes) override;
   void on_pad(const Margins& margins, const Padding& padding) override;
   void on_resize(const Size& size, int filter) override;

@@ -216,10 +216,11 @@ Status Drawing::take(const steps::ZoomOut& step, uint64_t draw) {
   return pad(zoomed_out(width_, height_, step.least, step.most, key_, draw), padding_of(step));
 }
 
-/// An image without targets is one without boxes. One without boxes that fit stays as it is once
-/// the option for that is drawn.
+/// An image without boxes that fit stays as it is once the option for that is drawn.
 Status Drawing::take(const steps::IouCrop& step, uint64_t draw) {
   static const std::vector<TargetBox> kNone;
+  if (!targets_ && !may_lack_targets())
+    return {Code::bad_parameters, "a crop that depends on boxes, and there are none"};
   std::optional<CropBox> box;
   if (!draw_iou_crop(step, draw_bits(key_, draw), static_cast<int>(width_),
                      static_cast<int>(height_), targets_ ? targets_->boxes : kNone, box))

@@ -41,6 +41,8 @@ class Drawing {
     return width >= 1 && height >= 1 && width <= kLongestSide && height <= kLongestSide;
   }
 
+  /// Whether an image without targets is one without boxes; else crops that depend on them fail.
+  virtual bool may_lack_targets() const = 0;
   // What an operation does to the image, of the size before it.
   virtual void on_crop(const CropBox& box, bool to_boxes) = 0;
   virtual void on_pad(const Margins& margins, const Padding& padding) = 0;

@@ -98,19 +98,12 @@ Status resize(const Call& call, Canvas& canvas) {
 Status pad(const Call& call, Canvas& canvas) {
   const auto by = call.as<operations::Pad>();
   const Planes& image = canvas.image();
-  int left, top, right, bottom, number, fill[3];
-  const auto is_side = [](double size, int& side) {
-    return whole_number(size, 0, kLongestSide, side);
-  };
-  if (!is_side(by.left, left) || !is_side(by.top, top) || !is_side(by.right, right) ||
-      !is_side(by.bottom, bottom))
-    return {Code::bad_parameters, "a padding outside 0 to 2^24"};
-  if (!whole_number(by.mode, 0, 3, number))
-    return {Code::bad_parameters, "a padding mode outside 0 to 3"};
+  int left, top, right, bottom, fill[3];
+  PadMode mode;
+  if (Status s = whole_padding(by, left, top, right, bottom, mode); !s.ok()) return s;
   if (!whole_number(by.red, 0, 255, fill[0]) || !whole_number(by.green, 0, 255, fill[1]) ||
       !whole_number(by.blue, 0, 255, fill[2]))
     return {Code::bad_parameters, "a fill outside 0 to 255"};
-  const auto mode = static_cast<PadMode>(number);
   Planes next;
   const int64_t width = int64_t{image.width} + left + right;
   const int64_t height = int64_t{image.height} + top + bottom;

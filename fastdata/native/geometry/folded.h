@@ -17,6 +17,7 @@ class FoldedDrawing final : public Drawing {
   Cut finish(int too_small);
 
  private:
+  bool may_lack_targets() const override { return true; }
   void on_crop(const CropBox& box, bool to_boxes) override;
   void on_pad(const Margins& margins, const Padding& padding) override;
   void on_resize(const Size& size, int filter) override;

@@ -111,19 +111,12 @@ Status Sampling::crop(const operations::Crop& by) {
 }
 
 Status Sampling::pad(const operations::Pad& by) {
-  int left, top, right, bottom, number, fill;
-  const auto is_side = [](double size, int& side) {
-    return whole_number(size, 0, kLongestSide, side);
-  };
-  if (!is_side(by.left, left) || !is_side(by.top, top) || !is_side(by.right, right) ||
-      !is_side(by.bottom, bottom))
-    return {Code::bad_parameters, "a padding outside 0 to 2^24"};
-  if (!whole_number(by.mode, 0, 3, number))
-    return {Code::bad_parameters, "a padding mode outside 0 to 3"};
+  int left, top, right, bottom, fill;
+  PadMode mode;
+  if (Status s = whole_padding(by, left, top, right, bottom, mode); !s.ok()) return s;
   if (!whole_number(by.red, 0, 255, fill)) return {Code::bad_parameters, "a fill outside 0 to 255"};
   if (width() + left + right > 3 * kLongestSide || height() + top + bottom > 3 * kLongestSide)
     return {Code::too_large, "an image of more than 2^24 pixels a side"};
-  const auto mode = static_cast<PadMode>(number);
   const int32_t outside = mode == PadMode::constant ? add_fill(static_cast<uint8_t>(fill)) : 0;
   const auto pad_side = [&](std::vector<int32_t>& places, int before, int after) {
     const auto size = static_cast<int>(places.size());
