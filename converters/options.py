@@ -37,8 +37,8 @@ from fastdata.storage.trust import make_cache_folder
 _IN_PIXELS: dict[Any, tuple[str, ...]] = {"coco": ("areas",)}
 #: Kinds of sources without an argument that others have.
 _WITHOUT = {
-    "fields": ("imagefolder", "lmdb"),
-    "image_column": ("imagefolder", "lmdb"),
+    "fields": ("imagefolder",),
+    "image_column": ("imagefolder",),
 }
 #: Executors of packing's tasks.
 EXECUTORS = ("local", "ray")

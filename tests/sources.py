@@ -7,10 +7,8 @@ import hashlib
 import io
 import json
 import random
-import struct
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -202,21 +200,6 @@ def bytes_of(record: Record) -> bytes:
 
 def jpeg(seed: int = 0, **options: object) -> bytes:
     return encoded(picture(seed), **options)
-
-
-def write_mds(folder: Path, images: Sequence[bytes]) -> Path:
-    values = [struct.pack("<I", len(image)) + image for image in images]
-    ends = list(accumulate(map(len, values), initial=4 * len(values) + 8))
-    data = struct.pack(f"<{len(ends) + 1}I", len(values), *ends) + b"".join(values)
-    about = {
-        "format": "mds", "version": 2, "samples": len(values), "zip_data": None,
-        "raw_data": {"basename": "shard.00000.mds", "bytes": len(data)},
-        "column_names": ["jpg"], "column_encodings": ["jpeg"], "column_sizes": [None],
-    }  # fmt: skip
-    folder.mkdir(parents=True)
-    (folder / "shard.00000.mds").write_bytes(data)
-    (folder / "index.json").write_text(json.dumps({"version": 2, "shards": [about]}))
-    return folder
 
 
 def make_tree(root: Path, names: Iterable[str]) -> Path:

@@ -16,7 +16,6 @@ from typing import Any
 
 import click
 import datasets
-import lmdb
 import loader_data
 import pytest
 from annotated import write_coco, write_masked, write_voc, write_yolo
@@ -25,7 +24,7 @@ from fastdata.benchmarks.figures import Figures
 from object_stores import make_bucket
 from PIL import Image
 from prefork import Prefork
-from sources import jpeg, tar_bytes, write_mds
+from sources import jpeg, tar_bytes
 from tiers import slow
 
 import fastdata
@@ -198,20 +197,13 @@ def make_tables(folder: Path) -> None:
 
 
 #: Folders in the workplace of files that other libraries write.
-_ARCHIVES = ("lsun", "train.lmdb", "food101-saved", "imagenet-mds")
+_ARCHIVES = ("food101-saved",)
 
 
 def make_archives(folder: Path) -> None:
-    images = {f"class/{n}": jpeg(n) for n in range(4)}
-    (folder / "lsun").mkdir()
-    for name in ("lsun/church_outdoor_val_lmdb", "train.lmdb"):
-        with lmdb.open(str(folder / name), map_size=1 << 24) as db, db.begin(write=True) as writing:
-            for key, image in images.items():
-                writing.put(key.encode(), image)
-    rows = [{"image": {"bytes": image, "path": None}, "label": 0} for image in images.values()]
+    rows = [{"image": {"bytes": jpeg(n), "path": None}, "label": 0} for n in range(4)]
     saved = datasets.DatasetDict({"train": datasets.Dataset.from_list(rows)})
     saved.save_to_disk(folder / "food101-saved")
-    write_mds(folder / "imagenet-mds/val", list(images.values()))
 
 
 #: Folders of annotated images in the workplace.

@@ -40,10 +40,6 @@ KINDS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "save_to_disk": (("data-00000-of-00001.arrow", "state.json", "dataset_info.json"),
                      "save_to_disk", "fastdata convert arrow"),
     "arrow": (("x-train.arrow", "dataset_info.json"), "Arrow files", "fastdata convert arrow"),
-    "mds": (("index.json", "shard.00000.mds"), "MDS shards", "fastdata convert mds"),
-    "lmdb": (("data.mdb", "lock.mdb"), "an LMDB", "fastdata convert lmdb"),
-    "lsun": (("church_lmdb/data.mdb", "bedroom_lmdb/data.mdb"), "an LMDB",
-             "fastdata convert lmdb"),
 }  # fmt: skip
 #: Kinds that are indexed on first use; Arrow's files here are damaged.
 INDEXED = ("flat", "save_to_disk", "arrow")

@@ -7,7 +7,6 @@ names of the source's arguments.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -34,10 +33,8 @@ from fastdata.converters.arrow import ArrowImages, arrow_splits
 from fastdata.converters.cifar import Cifar
 from fastdata.converters.coco import CocoImages, coco_splits
 from fastdata.converters.imagefolder import ImageFolder
-from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.masks import MaskedImages
-from fastdata.converters.mds import MdsImages, mds_splits
-from fastdata.converters.packed import DatasetPart, PackedDataset
+from fastdata.converters.packed import PackedDataset
 from fastdata.converters.parquet import ParquetImages, parquet_splits
 from fastdata.converters.records import ImageSource
 from fastdata.converters.shuffling import split_to_pack
@@ -87,7 +84,6 @@ _WORDS = {
     "webdataset": ("tar", "tars", "wds", "shards"),
     "imagefolder": ("folder", "images", "image_folder"),
     "arrow": ("hf", "huggingface", "datasets", "save_to_disk"),
-    "mds": ("streaming", "mosaic"),
     "masks": ("segmentation",),
 }
 
@@ -263,86 +259,20 @@ def _webdataset(root: Any, drivers: Any, **options: Any) -> tuple[str, _Sources]
     return source_name(root).removesuffix(".tar"), {"": source}
 
 
-def _part(_: click.Context, __: click.Parameter, text: str | None) -> tuple[float, ...] | None:
-    """Return the begin and end of a part of a dataset: 0:0.9."""
-    if text is None:
-        return None
-    if not re.fullmatch(r"\d*\.?\d+:\d*\.?\d+", text):
-        raise click.BadParameter(f"{text!r} is not a part; write its begin and end, 0:0.9")
-    return tuple(map(float, text.split(":")))
-
-
-def _keys(_: click.Context, __: click.Parameter, path: Path | None) -> list[str] | None:
-    """Return the lines of a text file of keys."""
-    try:
-        return None if path is None else list(filter(None, path.read_text("utf-8").split("\n")))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--keys {path}: {error}", "Name a text file of UTF-8.") from None
-
-
-@_source(
-    "dataset",
-    click.option(
-        "--part",
-        callback=_part,
-        metavar="START:STOP",
-        help="Part of the samples, drawn by their keys: 0:0.8 and 0.8:1 share none.",
-    ),
-    click.option("--part-seed", type=int, metavar="N", help="Seed of --part. [default: 0]"),
-    click.option(
-        "--keys",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        callback=_keys,
-        metavar="FILE",
-        help="Text file of the samples' keys, one a line.",
-    ),
-    *meanings,
-)
-def _dataset(
-    root: Any, drivers: Any, part: Any, part_seed: int | None, **options: Any
-) -> tuple[str, _Sources]:
-    """A packed dataset, or a part of it, packed again.
+@_source("dataset", *meanings)
+def _dataset(root: Any, drivers: Any, **options: Any) -> tuple[str, _Sources]:
+    """A packed dataset, packed again.
 
     The order, container or encoding may change.
 
     \b
     Examples:
       $ fastdata convert dataset --root imagenet-train-lmdb --to shards
-      $ fastdata convert dataset --root imagenet-train-lmdb --part 0:0.8 --out most
-      $ fastdata convert dataset --root imagenet-train-lmdb --part 0.8:1 --out rest
     """
-    if part_seed is not None and part is None:
-        raise UsageError(f"--part-seed {part_seed} has no effect without --part", "Leave it out.")
     name = source_name(root)
     for container in CONTAINERS:
         name = name.removesuffix(f"-{container}")
-    chosen = None if part is None else DatasetPart(part[0], part[1], part_seed or 0)
-    source = partial(PackedDataset, root, part=chosen, storage_options=drivers, **options)
-    return name, {"": source}
-
-
-@_source(
-    "lmdb",
-    click.option("--database", metavar="NAME", help="Named database. [default: the unnamed one]"),
-    click.option(
-        "--keys",
-        metavar="REGEX",
-        help="Keys of images; others are left out. A group (?P<class>…) in it is the class's name.",
-    ),
-    root="Folder of data.mdb, a file, or a folder of several LMDBs, one a class.",
-)
-def _lmdb(root: Any, drivers: Any, **options: Any) -> tuple[str, _Sources]:
-    """LMDBs whose values are image files, such as LSUN's.
-
-    Values of other kinds, such as pickled tuples or Caffe's Datum, are refused.
-
-    \b
-    Examples:
-      $ fastdata convert lmdb --root lsun/church_outdoor_val_lmdb
-      $ fastdata convert lmdb --root train.lmdb --keys '(?P<class>[^/]+)/.*'
-    """
-    name = source_name(root).removesuffix(".mdb").removesuffix("lmdb").rstrip("._-")
-    return name, {"": partial(LmdbImages, root, storage_options=drivers, **options)}
+    return name, {"": partial(PackedDataset, root, storage_options=drivers, **options)}
 
 
 def _described(
@@ -415,14 +345,6 @@ _tabular(
     "  $ fastdata convert arrow --root food101-saved --split train",
     ArrowImages,
     arrow_splits,
-)
-_tabular(
-    "mds",
-    "MDS shards of MosaicML's Streaming with a column of images.\n\nEach folder of a split "
-    "makes a dataset. Compressed shards have to be unpacked first.",
-    "  $ fastdata convert mds --root imagenet-mds --split val",
-    MdsImages,
-    mds_splits,
 )
 
 
