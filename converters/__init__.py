@@ -1,7 +1,6 @@
 """Converters: sources of images, and their packing into datasets."""
 
 from fastdata.converters.arrow import ArrowImages
-from fastdata.converters.cifar import Cifar
 from fastdata.converters.coco import CocoImages
 from fastdata.converters.encode import Encoding
 from fastdata.converters.imagefolder import ImageFolder
@@ -20,7 +19,6 @@ from fastdata.converters.yolo import YoloImages
 
 __all__ = [
     "ArrowImages",
-    "Cifar",
     "CocoImages",
     "Encoding",
     "ImageFolder",

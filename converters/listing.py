@@ -56,7 +56,6 @@ SCHEMA = pa.schema(
         ("mtime_ns", pa.int64()),
         ("height", pa.int32()),
         ("width", pa.int32()),
-        ("pixels", pa.binary()),
         ("orientation", pa.uint8()),
         ("annotated_size", pa.list_(pa.int32(), 2)),
         ("problem", pa.string()),
@@ -262,7 +261,7 @@ def describe_left_out(left_out: Mapping[str, int]) -> str:
 class Totals(NamedTuple):
     """Sums of bytes over all records: images and samples in the source, columns' values.
 
-    ``held`` are pixels and further fields in the listing itself.
+    ``held`` are further fields in the listing itself.
     """
 
     length: int = 0
@@ -307,8 +306,6 @@ def _list_shard(
             yield batch
             rows += batch.num_rows
             sums += [as_numpy(batch.column(name)).sum() for name in _SIZES]
-            pixels = batch.column("pixels")
-            held += pixels.nbytes if pixels.null_count < len(pixels) else 0
             held += sum(column.nbytes for column in batch.columns[len(SCHEMA) :])
             report(batch.num_rows, 0)
 
@@ -346,8 +343,8 @@ def _batches(records: Iterator[Record], schema: pa.Schema) -> Iterator[pa.Record
 
 def _values(record: Record) -> tuple[Any, ...]:
     _require_safe(record)
-    height, width, pixels = record.pixels or (None, None, None)
-    more = {"height": height, "width": width, "pixels": pixels, "path": _stored_path(record)}
+    height, width = record.pixels or (None, None)
+    more = {"height": height, "width": width, "path": _stored_path(record)}
     row = record._asdict() | more | {"size": record.size, "values": record.values_size}
     fields = (_blob(value) if isinstance(value, Record) else value for value in record.fields)
     return *(row[name] for name in SCHEMA.names), *fields
@@ -454,7 +451,7 @@ class RecordListing:
                 row["problem"] = row["problem"] or misshapen.get(at)
                 height, width = row.pop("height"), row.pop("width")
                 row["path"] = row["path"].decode("utf-8", "surrogateescape")
-                row["pixels"] = None if height is None else (height, width, row["pixels"])
+                row["pixels"] = None if height is None else (height, width)
                 if (annotated := row["annotated_size"]) is not None:
                     row["annotated_size"] = tuple(map(int, annotated))
                 del row["size"], row["values"]

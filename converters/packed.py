@@ -115,7 +115,7 @@ class PackedRows(NamedTuple):
                 row.key,
                 row.label,
                 **where(blobs.file(row, number), row),  # raises if the index is damaged
-                pixels=(row.height, row.width, None) if row.encoding == "raw" else None,
+                pixels=(row.height, row.width) if row.encoding == "raw" else None,
                 problem=None if row.label in labels else "its label is no class's",
                 orientation=row.orientation,
                 fields=tuple(values),

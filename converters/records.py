@@ -32,8 +32,7 @@ class Record(NamedTuple):
         length: Number of bytes.
         mtime_ns: Modification time of that file in nanoseconds (behind a URL: any number that
             changes with it). It shows whether the output of an interrupted run is current.
-        pixels: For a source of pixels: height, width, and the pixels, uint8 HWC RGB. None instead
-            of the pixels if they are the bytes in ``path``. None for a source of files.
+        pixels: Height and width, if the bytes are pixels, uint8 HWC RGB; None for a file.
         orientation: For a source of pixels: EXIF orientation of the image that they were.
         annotated_size: Width and height that its annotations are for; an image of another size is
             a bad sample. None if they do not say it.
@@ -55,7 +54,7 @@ class Record(NamedTuple):
     offset: int
     length: int
     mtime_ns: int
-    pixels: tuple[int, int, bytes | None] | None = None
+    pixels: tuple[int, int] | None = None
     problem: str | None = None
     column: str | None = None
     group: int | None = None

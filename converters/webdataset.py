@@ -221,7 +221,7 @@ class _Sample(NamedTuple):
     label: int | None
     class_name: str | None
     image: Member
-    pixels: tuple[int, int, None] | None
+    pixels: tuple[int, int] | None
     members: dict[str, Member]
     problem: str | None
     lone: bool
@@ -333,7 +333,7 @@ class TarListing(NamedTuple):
             first = others[0]
         members = {ext: member for ext, member in parts.items() if ext != first}
         image = None if first is None else parts[first]
-        pixels: tuple[int, int, None] | None = None
+        pixels: tuple[int, int] | None = None
         problem: str | None = None
         if image is None and raw in parts and self.image in (None, raw):
             image = members.pop(raw)
@@ -393,7 +393,7 @@ def _about(member: Member, read: _Read) -> dict[str, Any]:
     return notes
 
 
-def _pixels(member: Member, read: _Read) -> tuple[Member, tuple[int, int, None]]:
+def _pixels(member: Member, read: _Read) -> tuple[Member, tuple[int, int]]:
     """Return the raw pixels after NumPy's header, and their size."""
     head = read(member._replace(size=min(member.size, HEAD)))
     try:
@@ -403,7 +403,7 @@ def _pixels(member: Member, read: _Read) -> tuple[Member, tuple[int, int, None]]
             f"{error}; an image as .npy must be of version 1.0, uint8, height x width x 3"
         ) from None
     image = Member(member.name, member.offset + length, member.size - length)
-    return image, (height, width, None)
+    return image, (height, width)
 
 
 def _arrays(members: Mapping[str, Member], read: _Read) -> Iterator[tuple[str, pa.DataType | None]]:

@@ -33,7 +33,6 @@ from fastdata.converters import (
 from hangs import HANG
 from jpegs import encode, picture
 from sources import make_archives, tar_bytes
-from test_cifar import Made, write_archive, write_folder
 
 from fastdata import ImageDataset, verify
 from fastdata.cli.commands import cli
@@ -86,10 +85,6 @@ def write_converted(root: Path) -> None:
         ("table", write_table),
     ):  # fmt: skip
         write(root / f"{kind} source")
-    for kind in ("cifar10", "cifar100"):
-        for name, write_files in ((kind, write_archive), (f"{kind} unpacked", write_folder)):
-            (root / name).mkdir()
-            write_files(kind, Made(kind).files, root / name)
     for number in range(2):
         path = root / f"val tree/val/n0000000{number}/ILSVRC2012_val_0000000{number + 1}.JPEG"
         path.parent.mkdir(parents=True)
@@ -207,11 +202,6 @@ USES: dict[str, Callable[[Path, random.Random], None]] = {
     ),
     "table source": convert("table", "--file-columns", "mask", file="table.jsonl"),
     "imagenet val": convert("imagenet", "--split", "val"),
-    **{
-        f"{kind}{how}": convert(kind, "--split", "test")
-        for kind in ("cifar10", "cifar100")
-        for how in ("", " unpacked")
-    },
     **dict.fromkeys(CONTAINERS, read_dataset),
     **{f"{kind} in place": read_in_place for kind in archives.KINDS},
 }

@@ -221,17 +221,11 @@ def make_annotated(folder: Path) -> None:
     shutil.copy(yaml, folder / "coco8.yaml")
 
 
-#: Commands that need archives which the workplace lacks.
-_LACKING = [("cifar10",), ("cifar100",)]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("path", list(commands(cli)), ids=" ".join)
 def test_help_shows_examples_that_run(
     path: tuple[str, ...], workplace: Path, tmp_path: Path
 ) -> None:
-    if path[-1:] in _LACKING:
-        return
     found = examples(help_of(path))
     assert found, f"fastdata {' '.join(path)} --help shows no example"
     place = workplace if path else tmp_path  # the first help page works from an empty folder
@@ -263,7 +257,7 @@ def test_the_pages_show_every_command_and_its_examples_run(workplace: Path) -> N
     for name in cli.list_commands(click.Context(cli)):
         assert f"fastdata {name}" in text, f"README and docs say nothing of fastdata {name}"
     # What several pages show, or help as well, is run once.
-    ran = [help_of(path) for path in commands(cli) if path[-1:] not in _LACKING]
+    ran = [help_of(path) for path in commands(cli)]
     helped = [words for page in ran for words in examples(page)]
     for words in map(list, dict.fromkeys(map(tuple, examples(text)))):
         if words in helped or words[0] == "sample":
@@ -311,7 +305,6 @@ def test_the_python_of_the_pages_runs(pages: list[Path], workplace: Path) -> Non
         ("00000.tar", "webdataset"),
         ("part-0.parquet", "parquet"),
         ("_dataset.json", "dataset"),
-        ("cifar-10-python.tar.gz", "cifar10"),
         ("roses/1.jpg", "imagefolder"),
     ],
 )

@@ -30,7 +30,6 @@ from fastdata.cli.packing_options import (
 from fastdata.converters import imagenet, yolo
 from fastdata.converters.annotations import AnnotatedFolder
 from fastdata.converters.arrow import ArrowImages, arrow_splits
-from fastdata.converters.cifar import Cifar
 from fastdata.converters.coco import CocoImages, coco_splits
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.masks import MaskedImages
@@ -215,20 +214,6 @@ def _imagefolder(root: Any, drivers: Any, **options: Any) -> tuple[str, _Sources
         return opened
 
     return source_name(root), {"": source}
-
-
-def _cifar(kind: str, root: Any, drivers: Any, split: str | None) -> tuple[str, _Sources]:
-    opened = partial(Cifar, kind, root, storage_options=drivers)
-    return kind, {name: partial(opened, name) for name in ([split] if split else _CIFAR)}
-
-
-_CIFAR = ("train", "test")
-for _kind in ("cifar10", "cifar100"):
-    _made: Any = partial(_cifar, _kind)
-    _name = _kind.upper().replace("CIFAR", "CIFAR-")
-    _made.__doc__ = f"{_name}, from the python archive as published."
-    _which = _split("Split to convert. [default: both]", type=click.Choice(_CIFAR))
-    _source(_kind, _which, default=".", show_default=True)(_made)
 
 
 @_source(
