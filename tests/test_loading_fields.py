@@ -72,7 +72,9 @@ class Opened:
         self.pipeline: Pipeline = open_pipeline(context, [recipe], [readable])
 
     def begin(self, *rows: int) -> Batch:
-        return self.pipeline.begin(self.numbering.plan(np.array(rows)), KEY)
+        batch = Batch(self.numbering.plan(np.array(rows)), KEY, self.pipeline.fields)
+        self.pipeline.advance(batch)
+        return batch
 
     def values(self, name: str, *rows: int) -> list[Any]:
         batch = self.begin(*rows)

@@ -11,10 +11,10 @@ from fastdata.decode.engine import ReadOptions, decode_one
 from fastdata.decode.fallback import Alone, Verdict
 from fastdata.decode.jpeg import DecodeError
 from fastdata.decode.rows import open_row
-from fastdata.errors import LEAVE_OUT, FastdataError, SampleError, UsageError
+from fastdata.errors import FastdataError, SampleError
 from fastdata.loading.fields.buffers import BatchMemory, BufferPool
+from fastdata.loading.fields.draw import too_small
 from fastdata.storage.source import Measured
-from fastdata.transforms.geometry import SMALL_HINT
 
 if TYPE_CHECKING:
     from fastdata.decode.codecs import Encoded
@@ -132,9 +132,3 @@ class DeclinedSample(Alone):
                 form = program.output.dtype, program.output.channels_last, program.output.channels
                 memory.patch(BufferPool(0, False).images(0, np.array([size]), *form), [slot], [0])
         return memory.array[slot : slot + 1]
-
-
-def too_small(source: Source, row: int, words: str) -> UsageError:
-    """Return the error for a sample that a crop does not fit into."""
-    what = source.problem(row, f"it has {words}").what
-    return UsageError(what, f"{SMALL_HINT} Or {LEAVE_OUT}")
