@@ -412,8 +412,11 @@ class Work:
 class Rendering:
     """How a batch's images are made for one view, and the memory for them.
 
-    `fastdata.decode.engine.BatchOptions` has the arguments. ``out``: N x H x W x 3, or a list of
-    H x W x 3; bfloat16 as 16-bit integers. ``key``: of the view, for Rows.
+    ``out``: N x H x W x 3, or a list of H x W x 3, with contiguous pixels or planes; bfloat16 as
+    16-bit integers. ``dtype``: uint8, or ``(value / 255 - mean) / std`` as float32, float16 or
+    bfloat16. ``cuts``: the geometry of each sample; for Rows, it is drawn by the view's ``key``.
+    ``program``: augmentations of what the cuts leave. ``fill``: R, G and B outside the image.
+    ``targets``: boxes after the cuts, which crops of the program depend on.
     """
 
     def __init__(
@@ -440,8 +443,10 @@ class Rendering:
 class DecodeJob(Work):
     """A batch in one or more views; holds its samples' memory until it is done and dropped.
 
-    `fastdata.decode.engine.BatchOptions` has the arguments. ``max_scans``: JPEGs of more scans are
-    ``unsupported``.
+    One ``seek_points`` a sample, or None for those that have none; Extents have their own. ``skip``,
+    a byte a sample: read and report nothing of it. ``stride``: build seek points, so many pixels
+    apart, for JPEGs without. ``check``: check Extents' checksums. ``max_scans``: JPEGs of more
+    scans are ``unsupported``. ``orientations``: of EXIF; -1: as the JPEG says; 0: not turned.
     """
 
     def __init__(
@@ -464,7 +469,11 @@ class DecodeJob(Work):
     ) -> tuple[
         list[tuple[int, Code, str, int]], list[tuple[int, bytes, int, int]], float, float, int
     ]:
-        """Wait; return the values of `fastdata.decode.engine.Collected`. TimeoutError: not done."""
+        """Wait; return failures as `failures` has them, seek points built, seconds, bytes read.
+
+        Seek points are (index, table, size, mtime_ns) of their file; seconds those of reading and
+        of decoding. TimeoutError: not done.
+        """
 
 class ProbeJob(Work):
     """Search for widths, heights and encodings of Extents where the width is 0."""

@@ -12,7 +12,7 @@ import torch
 from field_data import image_file
 
 from fastdata import ImageDataset, Ragged
-from fastdata.decode import Engine
+from fastdata.decode.engine import Engine
 from fastdata.errors import SampleError
 from fastdata.executors import helper_threads
 from fastdata.loading.fields.buffers import BufferPool

@@ -100,7 +100,7 @@ class Context:
         if self.engine is None:
             job.run()
         else:
-            self.engine.work(job)
+            self.engine.submit(job)
         return job
 
     def collate(self, values: list[Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -13,7 +13,7 @@ from PIL import Image
 
 from fastdata import _native
 from fastdata.decode.decoders import NATIVE, PILLOW
-from fastdata.decode.fallback import FallbackStep, Outcome, Verdict, decode_alone
+from fastdata.decode.fallback import FallbackStep, Outcome, Verdict
 from fastdata.decode.jpeg import jpeg_info
 from fastdata.decode.pillow import describe_kind
 from fastdata.errors import FallbackWarning, SampleError, warn
@@ -389,8 +389,8 @@ class ImageField(EncodedField):
             sample = DeclinedSample(
                 source, row, limits, slot, state.draw, state.views, extents, data
             )
-            task: Callable[..., Outcome] = decode_alone
-            state.alone[slot] = self._context.helpers.submit(task, sample, verdict or Verdict())
+            decode = self._context.helpers.submit(sample.decode, verdict or Verdict())
+            state.alone[slot] = decode
 
     def _take_alone(self, batch: Batch, state: ImageState) -> None:
         """Take the outcomes of samples that were decoded alone; warn of the first by Pillow."""
