@@ -21,7 +21,6 @@ from fastdata.dali import DALILoader
 from fastdata.device import delivery
 from fastdata.device.transfer import on_device
 from fastdata.errors import UsageError
-from fastdata.profile import StepTimer
 from fastdata.transforms import CenterCrop, Compose, Normalize
 
 #: Batches of a pass.
@@ -395,20 +394,6 @@ def pause(gpus: simgpu.GPUs, rng: random.Random) -> None:
     assert found == [*range(COUNT)]
 
 
-def timed(gpus: simgpu.GPUs, rng: random.Random) -> None:
-    """A timer that synchronises: a phase ends when what it launched has run; batches are right."""
-    timer = StepTimer(every=0, synchronise=True)
-    loader = DeviceLoader(Numbered(gpus, rng, pin=True), "cuda", dtype="float32")
-    for number, (pixels, labels) in enumerate(timer.batches(loader)):
-        with timer.phase("forward"):
-            made = pixels * 255
-        assert torch.accelerator.current_stream().query(), "a phase is over, and its work is not"
-        assert (made.cpu().round() == number).all() and (labels.cpu() == number).all()
-    assert (timer.overall.steps, timer.overall.images) == (COUNT, 2 * COUNT)
-    assert {"wait", "forward"} <= {*timer.totals()} <= {"wait", "forward", "device", "other"}
-    assert min(timer.totals().values()) >= 0
-
-
 class Pausing:
     def __init__(self, pause_at: int) -> None:
         self.pause_at, self.given = pause_at, 0
@@ -460,5 +445,5 @@ def ranked(gpus: simgpu.GPUs, rng: random.Random) -> None:
     assert gpus.contexts == {1}, gpus.contexts
 
 
-ALL = [passes, failing, native, static, dali, staged, held_up, capture, fork, pause, timed]
+ALL = [passes, failing, native, static, dali, staged, held_up, capture, fork, pause]
 ALL += [interrupted, ranked]

@@ -16,7 +16,6 @@ import simgpu  # noqa: E402
 from mutants import mutated  # noqa: E402
 
 from fastdata.device import delivery, static, transfer  # noqa: E402
-from fastdata.profile import StepTimer  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a real one")
 
@@ -109,15 +108,8 @@ MUTANTS: dict[str, tuple[Any, ...]] = {
         "except Exception:",
         p.interrupted,
     ),
-    "a phase ends before its work": (
-        StepTimer,
-        "phase",
-        "yield\nself._synchronise()",
-        "yield",
-        p.timed,
-    ),
 }
-_FIRST = ("a batch is used before it is there", "a phase ends before its work")
+_FIRST = ("a batch is used before it is there",)
 
 #: How a mutant shows: pixels or states are wrong, or the code fails on what it finds.
 _NOTICED = (AssertionError, AttributeError, ValueError, simgpu.CUDAError, KeyboardInterrupt)
