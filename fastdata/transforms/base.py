@@ -165,49 +165,20 @@ def read(
     """
     items = list(flat(transform, True, libraries))
     own = isinstance(transform, Step)
-    pil = Reading(libraries, joint, fixed=size)
-    begun = {True: replace(pil, kind="own"), False: pil}
-    if joint is not None:  # which several views do not have
-        return [begun[own].after(items)], [], None
+    begun = Reading(libraries, joint, "own" if own else "pil", size)
     at = next((n for n, (one, _) in enumerate(items) if views_of(one, libraries) is not None), None)
-    makes = None if at is None else views_of(items[at][0], libraries)
+    makes = None if at is None or joint is not None else views_of(items[at][0], libraries)
     if at is None or makes is None:
-        return [begun[own].after(items)], [], None
-    before = begun[own].after(items[:at])
+        return [begun.after(items)], [], None
+    before = begun.after(items[:at])
     shared = (*before.steps, *before.pixels, *before.erasures)
-    if makes.crops and any(step.is_random for step in shared):
-        return [begun[own].after(items)], [], None
-    # Crops of torchvision's are still in the form that it was given: a PIL image, or a tensor.
-    ours = True if makes is items[at][0] else None
-    form: Form = makes.form
-    if makes.crops:
-        pipelines: list[list[Any]] = [
-            [(step, ours) for step in steps] for steps in makes.transforms
-        ]
-        kept = [own or makes is transform] * len(pipelines)
-        form = makes.form if ours else tuple(range(len(pipelines)))
-    else:
-        pipelines = [list(flat(view, True, libraries)) for view in makes.transforms]
-        alone = makes is transform and is_ours(transform)
-        kept = [isinstance(view, Step) if alone else own for view in makes.transforms]
-
-    def readings(pipelines: list[list[Any]], kept: list[bool]) -> list[Reading]:
-        return [
-            replace(begun[own], shared=shared).after([*items[:at], *pipeline])
-            for pipeline, own in zip(pipelines, kept, strict=True)
-        ]
-
-    views = readings(pipelines, kept)
-    tail = list(calls_of(items[at + 1 :]))
-    while tail and (followed := libraries.follow(tail[0], form)) is not None:
-        made, after = followed
-        longer = [[*pipelines[n], *flat(steps, False, libraries)] for n, steps in made]
-        whose = [kept[number] for number, _ in made]
-        longer_views = readings(longer, whose)
-        if any(view.tail for view in longer_views):
-            break
-        views, pipelines, kept, form, tail = longer_views, longer, whose, after, tail[1:]
-    return views, tail, form
+    alone = makes is transform and is_ours(transform)
+    views = []
+    for view in makes.transforms:
+        kind = "own" if (isinstance(view, Step) if alone else own) else "pil"
+        items_of_view = [*items[:at], *flat(view, True, libraries)]
+        views.append(replace(begun, kind=kind, shared=shared).after(items_of_view))
+    return views, list(calls_of(items[at + 1 :])), makes.form
 
 
 def misplaced(views: Sequence[Reading], tail: Sequence[Any]) -> str:

@@ -28,7 +28,7 @@ from fastdata.transforms import (
 )
 from fastdata.transforms.base import misplaced, read
 from fastdata.transforms.checks import require_objects
-from fastdata.transforms.forms import Form, Stack
+from fastdata.transforms.forms import Form
 from fastdata.transforms.identity import (
     composed,
     derived,
@@ -51,7 +51,6 @@ from fastdata.transforms.outcomes import (
     Unknown,
     as_tuple,
 )
-from fastdata.transforms.output import Normalize
 from fastdata.transforms.reading import (
     RETURNED,
     Holder,
@@ -105,7 +104,7 @@ class _AllLibraries(Libraries):
         return None
 
     def views(self, transform: Any) -> Several | None:
-        return torchvision.views(transform) or lightly.views(transform)
+        return lightly.views(transform)
 
     def translate(self, transform: Any, kind: str, dtype: str) -> Translation:
         if reason := override(transform):
@@ -121,14 +120,6 @@ class _AllLibraries(Libraries):
 
     def _of_images(self, transform: Any, kind: str, dtype: str) -> Translation | None:
         return None if self.joint else _first(_OF_IMAGES, transform, kind, dtype)
-
-    def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
-        if isinstance(form, Stack) and isinstance(
-            self.translate(transform, "tensor", "float32"), Normalize
-        ):
-            numbers = {number for number in form.images if isinstance(number, int)}
-            return [(number, [transform]) for number in sorted(numbers)], form
-        return functions.follow(transform, form)
 
     def knows(self, transform: Any) -> bool:
         """Return whether fastdata can translate a transform of this type."""

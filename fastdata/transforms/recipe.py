@@ -144,9 +144,9 @@ class Recipe:
             for mine, theirs in zip(self.programs, other.programs, strict=True)
         )
 
-    def image(self, views: list[Any], batched: bool = False) -> Any:
+    def image(self, views: list[Any]) -> Any:
         """Return the one view of a sample, or of a batch; or several views in their form."""
-        return views[0] if self.form is None else in_form(views, self.form, batched)
+        return views[0] if self.form is None else in_form(views, self.form)
 
     def finish(self, views: Sequence[Any]) -> Any:
         """Call the functions of one sample that the core does not do; return the result."""
