@@ -13,9 +13,8 @@ from fastdata.decode.limits import Limits
 from fastdata.decode.rows import some_sizes
 from fastdata.errors import called
 from fastdata.once import once
-from fastdata.plan.batches import digest_of
 from fastdata.plan.mixture import MixedRows
-from fastdata.plan.schedule import Indices, Numbering
+from fastdata.plan.schedule import Indices, Numbering, digest_of
 from fastdata.storage.fields import IMAGES, Field, common_fields
 from fastdata.transforms.compile import compile_recipe
 from fastdata.transforms.identity import pillow_changed
