@@ -32,7 +32,7 @@ from fastdata.loading.fields.names import (
     row_number,
     row_numbers,
 )
-from fastdata.loading.fields.readable import Readable, Unreadable, compiled, other_style, overridden
+from fastdata.loading.fields.readable import Readable, Unreadable, other_style, overridden
 from fastdata.loading.fields.samples import NativeSamples, value_of
 from fastdata.loading.fields.targets import require_still, warn_of_fields, warn_of_targets
 from fastdata.once import once
@@ -56,7 +56,7 @@ from fastdata.storage.source import Blob, Source
 from fastdata.storage.table_view import TableView
 from fastdata.storage.tables import TableSource
 from fastdata.text import class_name, human_count
-from fastdata.transforms.compile import compile_recipe, first_of_ours
+from fastdata.transforms.compile import compile_for_images, compile_recipe, first_of_ours
 from fastdata.transforms.identity import own_method
 from fastdata.transforms.outcomes import Refusal, without_fixed_size
 from fastdata.transforms.recipe import NO_IMAGE, Recipe
@@ -522,7 +522,7 @@ class ImageDataset(DatasetContents, NativeSamples):
         if self.transforms is not None:
             joint = joint_of(self._source.fields, self.fields)
         transform = self.transforms or self.transform
-        return compiled(transform, self._source, self.limits, joint, lambda: self.image_size)
+        return compile_for_images(transform, joint, lambda: self.image_size)
 
     def open_image(self, index: int) -> Image.Image:
         """Return one sample's image, untransformed: a PIL image, RGB unless ``color`` differs.

@@ -12,8 +12,9 @@ Form: TypeAlias = "int | list[Form] | tuple[Form, ...] | dict[Any, Form] | Stack
 #: Filter of masks: torch's nearest.
 MASK_FILTER = "nearest_floor"
 
-#: Interpolations of warps, by their numbers in the core.
+#: Interpolations of warps, and padding modes, by their numbers in the core.
 WARPS = ("nearest", "bilinear", "bicubic")
+PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 
 
 @dataclass(frozen=True)
