@@ -114,7 +114,7 @@ def _add(
 
         def tick() -> None:
             if progress is not None:
-                progress(executor.reported()[0], total)
+                progress(executor.reported[0], total)
 
         def batches() -> Iterator[pa.RecordBatch]:
             field = SCHEMA.field("seek_points")
