@@ -443,7 +443,7 @@ class Rendering:
 class DecodeJob(Work):
     """A batch in one or more views; holds its samples' memory until it is done and dropped.
 
-    One ``seek_points`` a sample, or None for those that have none; Extents have their own. ``skip``,
+    One ``seek_points`` a sample, or None for those without; Extents have their own. ``skip``,
     a byte a sample: read and report nothing of it. ``stride``: build seek points, so many pixels
     apart, for JPEGs without. ``check``: check Extents' checksums. ``max_scans``: JPEGs of more
     scans are ``unsupported``. ``orientations``: of EXIF; -1: as the JPEG says; 0: not turned.

@@ -24,10 +24,10 @@ from fastdata.loading.fields.field import (
     FieldState,
     Futures,
 )
-from fastdata.loading.fields.targets import lists_of
 from fastdata.storage.columns import (
     is_ragged,
     join_columns,
+    lists_of,
     python_objects,
     values_of,
     with_gaps,
