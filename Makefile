@@ -188,8 +188,8 @@ site: .venvs/site/.done  ## build the documentation site into build/site
 wheels:  ## build dist/: the source distribution and the wheels for Linux (ARGS="x86_64")
 	PYTHON=$(PYTHON) .github/wheels/build.sh $(ARGS)
 
-test-wheels:  ## try the wheels in dist/ in empty environments (ARGS=--with-torch); aarch64 emulated
-	.github/wheels/try.sh $(ARGS)
+test-wheels:  ## try the wheels in dist/ in empty environments; aarch64 emulated
+	.github/wheels/try.sh
 	WHEEL=1 PYTHON=$(PYTHON) tests/aarch64.sh
 
 wheel: setup  ## build dist/fastdata_torch-*.whl

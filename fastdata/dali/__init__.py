@@ -15,8 +15,7 @@ import torch
 
 from fastdata import _native
 from fastdata.dali.batches import DALIField
-from fastdata.dali.decoders import BESIDES
-from fastdata.dali.graph import Graph
+from fastdata.dali.graph import BESIDES, Graph
 from fastdata.dali.runner import Runner
 from fastdata.decode.decoders import NATIVE
 from fastdata.decode.rows import describe_kinds
