@@ -38,7 +38,6 @@ from fastdata.loading.fields.targets import require_still, warn_of_fields, warn_
 from fastdata.once import once
 from fastdata.remote.options import RemoteOptions
 from fastdata.staging.place import DatasetPlace
-from fastdata.staging.staged import tell_of_copy
 from fastdata.storage.cache import Cache
 from fastdata.storage.contents import DatasetContents
 from fastdata.storage.field_source import FieldSource, MissingError
@@ -201,8 +200,6 @@ class ImageDataset(DatasetContents, NativeSamples):
         self._check_style()
         self._generation = ""
         self._open()
-        if self._is_staged:
-            tell_of_copy(self.path, self.location)
         if not self.is_remote:
             self._place.require_local_options()
         self._require_still(tell=True)

@@ -180,7 +180,7 @@ class Learnt:
                 if self._opened() is None:
                     with whole_file(self.path) as temporary:
                         temporary.unlink(missing_ok=True)  # a killed process of this number left it
-                        with open(temporary, "xb") as file:
+                        with open(temporary, "xb", opener=partial(os.open, mode=0o600)) as file:
                             os.fchmod(file.fileno(), 0o644)  # whatever the umask
                             file.write(self._header)
                             file.truncate(self._heap_at)

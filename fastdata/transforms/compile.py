@@ -28,7 +28,7 @@ from fastdata.transforms import (
 )
 from fastdata.transforms.base import misplaced, read
 from fastdata.transforms.checks import require_objects
-from fastdata.transforms.forms import Form, Stack
+from fastdata.transforms.forms import Form
 from fastdata.transforms.identity import (
     composed,
     derived,
@@ -51,7 +51,6 @@ from fastdata.transforms.outcomes import (
     Unknown,
     as_tuple,
 )
-from fastdata.transforms.output import Normalize
 from fastdata.transforms.reading import (
     RETURNED,
     Holder,
@@ -63,7 +62,7 @@ from fastdata.transforms.reading import (
     title_of,
     views_of,
 )
-from fastdata.transforms.recipe import Program, Recipe
+from fastdata.transforms.recipe import Recipe, program_of
 from fastdata.transforms.schedule import Varying
 from fastdata.transforms.scripts import imports_of, line_for
 
@@ -105,7 +104,7 @@ class _AllLibraries(Libraries):
         return None
 
     def views(self, transform: Any) -> Several | None:
-        return torchvision.views(transform) or lightly.views(transform)
+        return lightly.views(transform)
 
     def translate(self, transform: Any, kind: str, dtype: str) -> Translation:
         if reason := override(transform):
@@ -121,14 +120,6 @@ class _AllLibraries(Libraries):
 
     def _of_images(self, transform: Any, kind: str, dtype: str) -> Translation | None:
         return None if self.joint else _first(_OF_IMAGES, transform, kind, dtype)
-
-    def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
-        if isinstance(form, Stack) and isinstance(
-            self.translate(transform, "tensor", "float32"), Normalize
-        ):
-            numbers = {number for number in form.images if isinstance(number, int)}
-            return [(number, [transform]) for number in sorted(numbers)], form
-        return functions.follow(transform, form)
 
     def knows(self, transform: Any) -> bool:
         """Return whether fastdata can translate a transform of this type."""
@@ -248,7 +239,7 @@ def _impossible(transform: Any, views: list[Reading], tail: Sequence[Any]) -> Re
 
 def _recipe(views: list[Reading], tail: Sequence[Any], form: Form | None) -> Recipe:
     """Return the recipe of a pipeline as it was read."""
-    programs = tuple(map(_program, views))
+    programs = tuple(map(program_of, views))
     if form is None:
         view = views[0]
         if view.joint is None:
@@ -259,20 +250,6 @@ def _recipe(views: list[Reading], tail: Sequence[Any], form: Form | None) -> Rec
     unknown += map(_unknown, tail)
     calls = tuple(view.tail_calls() for view in views) if any(v.tail for v in views) else ()
     return Recipe(programs, tuple(tail), tuple(dict.fromkeys(unknown)), form, calls)
-
-
-def _program(view: Reading) -> Program:
-    """Return the core's part of a view."""
-    fill, mask_fill = view.fills or ((0, 0, 0), 0)
-    return Program(
-        view.fixed or (0, 0),
-        view.filter or "bilinear",
-        view.output(),
-        view.steps,
-        (*view.pixels, *view.erasures),
-        fill,
-        mask_fill,
-    )
 
 
 def first_of_ours(transform: Any) -> Step | None:
