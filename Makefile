@@ -59,7 +59,10 @@ $(VENV)/.done: setup.cfg setup.py pyproject.toml constraints.txt $(shell find fa
 
 RUN = $(if $(wildcard $(VENV)/.done),$(VENV),.venvs/run)
 run: $(RUN)/.done  ## convert a made sample (or ROOT=/data/imagenet) to LMDB, verify it, iterate it
-	$(RUN)/bin/python examples/convert_and_load.py $(if $(ROOT),--root $(ROOT)) $(ARGS)
+	$(if $(ROOT),,test -d run/imagenet || $(RUN)/bin/fastdata sample --out run/imagenet)
+	$(RUN)/bin/fastdata convert imagenet --root $(or $(ROOT),run/imagenet) --split train --out run/imagenet-train-lmdb
+	$(RUN)/bin/fastdata verify run/imagenet-train-lmdb
+	$(RUN)/bin/fastdata bench run/imagenet-train-lmdb
 
 # A file's tests stay together: they share servers and clusters. Their order is conftest.py's, not
 # by number, which would begin the few long ones last.
