@@ -37,9 +37,10 @@ from web_server import Quiet, WebServer, serving
 from fastdata import ImageDataset
 from fastdata.errors import OutageError, RemoteError
 from fastdata.remote.answers import ChangedError
+from fastdata.remote.failures import StatusError
 from fastdata.remote.files import remote_path
 from fastdata.remote.filesystem import file_info, read_bytes, upload
-from fastdata.remote.retries import Patience, Retries, StatusError
+from fastdata.remote.retries import Patience, Retries
 
 pytest.importorskip("aiohttp")
 

@@ -13,7 +13,6 @@ Four rules keep memory from being reused while a stream still reads or writes it
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -194,16 +193,6 @@ class Arrival:
         return self._batch
 
 
-class _DeviceWait(threading.local):
-    """Seconds for which this thread has waited for a GPU to finish earlier batches."""
-
-    seconds = 0.0
-
-
-#: Wait of all transfers. A thread ahead of the GPU waits when it takes a batch, but not for data:
-#: `fastdata.profile` uses this to distinguish the two.
-DEVICE_WAIT = _DeviceWait()
-
 #: Seconds between two queries of an event. Waiting on an event spins, which takes a core from
 #: decoding: torch.Event's ``blocking`` does nothing (torch 2.13). The waiting thread is a batch
 #: ahead, so half a millisecond is early enough.
@@ -224,10 +213,8 @@ class _Slot:
         if not self.busy:
             return
         if wait:
-            begun = time.perf_counter()
             while not self.copied.query():
                 time.sleep(_POLL)
-            DEVICE_WAIT.seconds += time.perf_counter() - begun
         elif not self.copied.query():
             return
         self.busy = False

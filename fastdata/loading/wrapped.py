@@ -20,7 +20,7 @@ import pyarrow as pa
 import torch
 from PIL import Image
 
-from fastdata.decode.folders import SAMPLE_METHODS, own_method
+from fastdata.decode.folders import SAMPLE_METHODS
 from fastdata.errors import LEAVE_OUT, SampleError
 from fastdata.loading.fields.readable import Readable, Unreadable, overridden
 from fastdata.loading.noticing import remedy
@@ -30,7 +30,7 @@ from fastdata.storage.paths import working_folder
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count
 from fastdata.transforms.compile import compile_for_images, movements
-from fastdata.transforms.identity import changed, is_code
+from fastdata.transforms.identity import changed, is_code, own_method
 from fastdata.transforms.joint import ABSENT, Joint, Target
 
 _WRAPPER = "torchvision.tv_tensors._dataset_wrapper"

@@ -24,7 +24,8 @@ from fastdata.remote.drivers import (
     has_protocol,
     open_filesystem,
 )
-from fastdata.remote.retries import TRIES, Patience, TruncatedError, retrying
+from fastdata.remote.failures import TruncatedError
+from fastdata.remote.retries import TRIES, Patience, retrying
 from fastdata.remote.urls import join_url, redact, split_query
 from fastdata.storage.files import crc32c_file, free_space, human_bytes, whole_file
 

@@ -87,11 +87,6 @@ class FetchedSource(Source):
 
     @property
     @abstractmethod
-    def file_bytes(self) -> int:
-        """Bytes of all its files."""
-
-    @property
-    @abstractmethod
     def server(self) -> str:
         """A URL of its files."""
 
@@ -127,8 +122,7 @@ class FetchedSource(Source):
     def _cache_of(self, reader: RangeReader) -> RangeCache | None:
         if self.cache_folder is None:
             return None
-        size = self.cache.bytes, str(self.location), self.file_bytes
-        return PieceCache(self.cache_folder, self.id, reader, self.options, *size)
+        return PieceCache(self.cache_folder, self.id, reader, self.options, self.cache.bytes)
 
     def ranges_of(
         self,
@@ -325,11 +319,6 @@ class RemoteSource(FetchedSource, IndexedSource):
         return [got[place] for place in range(len(records))]
 
     @property
-    def file_bytes(self) -> int:
-        """See `FetchedSource.file_bytes`."""
-        return sum(entry.size for entry in self.manifest.files)
-
-    @property
     def server(self) -> str:
         """See `FetchedSource.server`."""
         return self.url if is_url(self.url) else self._root or self.files.places[0]
@@ -378,11 +367,6 @@ class RemoteParts(FetchedSource, PartsSource):
     def _open(self, entry: PartEntry) -> RemoteSource:
         arguments = self.cache, self.storage_options, self.options, self
         return RemoteSource(join_url(self.url, entry.name), *arguments)
-
-    @property
-    def file_bytes(self) -> int:
-        """See `FetchedSource.file_bytes`."""
-        return sum(part.file_bytes for part in self.manifest.parts)
 
     @property
     def server(self) -> str:

@@ -366,3 +366,13 @@ def _is_of_package(thing: FunctionType | type[Any] | ModuleType) -> bool:
     else:
         name = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
     return name.partition(".")[0] in _PACKAGES
+
+
+def own_method(dataset: Any, base: type, *names: str) -> str:
+    """Say which of these methods a dataset, or its library, has changed; "" for none."""
+    kind = type(dataset)
+    for name in names:
+        replaced = getattr(kind, name, None) is not getattr(base, name, None)
+        if replaced or name in vars(dataset):
+            return f"{class_name(dataset)} has its own {name}"
+    return changed(base) if is_code(base.__module__) else ""

@@ -11,9 +11,8 @@ import numpy as np
 from fastdata.decode.limits import Limits
 from fastdata.errors import called
 from fastdata.once import once
-from fastdata.plan.batches import digest_of
 from fastdata.plan.mixture import MixedRows
-from fastdata.plan.schedule import Indices, Numbering
+from fastdata.plan.schedule import Indices, Numbering, digest_of
 from fastdata.storage.fields import IMAGES, Field, common_fields
 from fastdata.transforms.outcomes import Refusal
 from fastdata.transforms.recipe import Recipe
