@@ -62,7 +62,7 @@ from fastdata.transforms.reading import (
     title_of,
     views_of,
 )
-from fastdata.transforms.recipe import Recipe, program_of
+from fastdata.transforms.recipe import Program, Recipe
 from fastdata.transforms.schedule import Varying
 
 #: Translators of images alone; only torchvision's transforms take targets, too.
@@ -238,7 +238,7 @@ def _impossible(transform: Any, views: list[Reading], tail: Sequence[Any]) -> Re
 
 def _recipe(views: list[Reading], tail: Sequence[Any], form: Form | None) -> Recipe:
     """Return the recipe of a pipeline as it was read."""
-    programs = tuple(map(program_of, views))
+    programs = tuple(map(_program, views))
     if form is None:
         view = views[0]
         if view.joint is None:
@@ -249,6 +249,20 @@ def _recipe(views: list[Reading], tail: Sequence[Any], form: Form | None) -> Rec
     unknown += map(_unknown, tail)
     calls = tuple(view.tail_calls() for view in views) if any(v.tail for v in views) else ()
     return Recipe(programs, tuple(tail), tuple(dict.fromkeys(unknown)), form, calls)
+
+
+def _program(view: Reading) -> Program:
+    """Return the core's part of a view."""
+    fill, mask_fill = view.fills or ((0, 0, 0), 0)
+    return Program(
+        view.fixed or (0, 0),
+        view.filter or "bilinear",
+        view.output(),
+        view.steps,
+        (*view.pixels, *view.erasures),
+        fill,
+        mask_fill,
+    )
 
 
 def first_of_ours(transform: Any) -> Step | None:
