@@ -142,7 +142,6 @@ def _examples(s: _Script) -> Makers:
     def to_rgb(image: Any) -> Any:
         return image.convert("RGB")
 
-    stacked = published.stacked
     return {
         "pytorch/examples, evaluation on ImageNet": lambda: s.view(
             tv.Resize(256), tv.CenterCrop(224)
@@ -174,11 +173,6 @@ def _examples(s: _Script) -> Makers:
         "Hugging Face, accelerate's cv_example": lambda: tv.Compose(
             [tv.RandomResizedCrop((224, 224)), tv.ToTensor()]
         ),
-        "ten crops, stacked": lambda: tv.Compose([tv.Resize(256), tv.TenCrop(224), stacked]),
-        "ten crops, stacked and normalised": lambda: tv.Compose(
-            [tv.Resize(256), tv.TenCrop(224), stacked, tv.Normalize(MEAN, STD)]
-        ),
-        "five crops, stacked": lambda: tv.Compose([tv.Resize(256), tv.FiveCrop(224), stacked]),
         "open_clip, by a function that converts": lambda: s.view(
             s.crop(224, (0.9, 1.0), "bicubic"), published._convert_image_to_rgb, values=_OPENAI
         ),

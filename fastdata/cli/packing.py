@@ -16,10 +16,9 @@ from fastdata.cli.locations import named, print_json, require_url, say
 from fastdata.cli.progress import ProgressReport
 from fastdata.converters.encode import Encoding
 from fastdata.converters.listing import describe_left_out
-from fastdata.converters.options import PackOptions
+from fastdata.converters.options import PackOptions, shuffles
 from fastdata.converters.packing import PackResult, pack
 from fastdata.converters.records import ImageSource
-from fastdata.converters.shuffling import shuffles
 from fastdata.errors import BadSamplesError, UsageError
 from fastdata.executors import keep_freed_memory
 from fastdata.remote.urls import is_url, name_of, redact

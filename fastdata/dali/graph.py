@@ -5,7 +5,6 @@ All geometry comes in as data, drawn by fastdata; DALI draws nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,8 +20,6 @@ from fastdata.dali.decoders import (
     decodes,
     example,
     files_input,
-    has_engine,
-    jpeg_back_end,
 )
 from fastdata.transforms.geometry import Cuts
 
@@ -39,16 +36,12 @@ class Graph:
         device_id: The GPU; None for none.
         threads: Number of DALI's threads.
         depth: Number of batches in a pipeline at once.
-        region_decode: Whether to decode only the crop, rather than the whole image.
-        decoding: Further arguments of DALI's decoder.
     """
 
     programs: tuple[Program, ...]
     device_id: int | None
     threads: int
     depth: int
-    region_decode: bool
-    decoding: Mapping[str, Any]
 
     def build(self, batch_size: int) -> Any:
         """Return a pipeline for so many samples at most; it has run, and nothing is under way."""
@@ -83,35 +76,6 @@ class Graph:
             return decodes(encoding, self.device_id)
         return False
 
-    @property
-    def back_end(self) -> str:
-        """Name of the back end that decodes baseline JPEGs.
-
-        "JPEG engine", "CUDA" or "hybrid" on a GPU, where it is measured once; else "CPU".
-        "unknown" if DALI cannot use the GPU.
-        """
-        if self.device_id is None:
-            return "CPU"
-        with suppress(Exception):
-            options = tuple(self._engine_options().items())
-            return jpeg_back_end(self.device_id, self.region_decode, options)
-        return "unknown"
-
-    @property
-    def offers_engine(self) -> bool:
-        """Whether the GPU has a JPEG engine, and the user allows it."""
-        return self.decoding.get("hw_decoder_load") != 0 and has_engine(self.device_id or 0)
-
-    def _engine_options(self) -> dict[str, Any]:
-        """Return the user's options, hashable; any share of JPEGs for an engine becomes all."""
-        options = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in self.decoding.items()
-        }
-        if options.get("hw_decoder_load"):
-            options["hw_decoder_load"] = 1.0
-        return options
-
     def feed(
         self,
         pipeline: Any,
@@ -141,8 +105,9 @@ class Graph:
     def _define(self) -> list[Any]:
         """Return the outputs of a pipeline: a batch of images for each view."""
         fn, types = dali().fn, dali().types
-        data, decoding = files_input(), {**arguments(self.device_id), **self.decoding}
-        whole = None if self.region_decode else fn.decoders.image(data, **decoding)
+        data, decoding = files_input(), arguments(self.device_id)
+        # On a GPU, decoding a region may fail (github.com/NVIDIA/nvImageCodec/issues/55).
+        whole = None if self.device_id is None else fn.decoders.image(data, **decoding)
         results = []
         for view, program in enumerate(self.programs):
             start = fn.external_source(name=f"start{view}", ndim=1, dtype=types.INT32)

@@ -25,8 +25,8 @@ from fastdata.text import human_share
 
 Sizes: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
 
-#: Rows whose kind `describe_kinds` inspects, and those whose size `some_sizes` takes.
-_INSPECTED, _MEASURED = 200, 20
+#: Rows whose kind `describe_kinds` inspects.
+_INSPECTED = 200
 #: Most rows whose headers `common_size` reads, and how many it reads first.
 _MOST_HEADERS, _FEW = 1 << 17, 64
 #: Bytes that hold most JPEGs' headers; and the largest image that is read whole to see whether the
@@ -114,17 +114,6 @@ def common_size(source: Source, limits: Limits | None) -> tuple[int, int] | None
         sizes.update(zip(*(side.tolist() for side in sizes_of(source, rows, limits)), strict=True))
         at, step = at + step, 4 * step
     return sizes.pop() if len(sizes) == 1 else None
-
-
-def some_sizes(source: Source, limits: Limits) -> Sizes | tuple[()]:
-    """Return the widths and heights of some images; () if none are known."""
-    step = 1 if source.blocks else max(1, len(source) // _MEASURED)
-    rows = np.arange(0, len(source), step)[:_MEASURED]
-    with suppress(FastdataError, OSError):
-        widths, heights = sizes_of(source, rows, limits)
-        if (known := widths > 0).any():
-            return widths[known], heights[known]
-    return ()
 
 
 def describe_kinds(

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from fastdata.device.delivery import DeviceIterator, Tracker, destination
-from fastdata.device.static import StaticMemory
 from fastdata.errors import UsageError, warn
 from fastdata.text import class_name
 
@@ -48,15 +47,10 @@ class DeviceLoader:
         batch_transform: Called with each batch, on the device, when the consumer takes it;
             returns the batch (MixUp, CutMix). Over a `fastdata.DataLoader` on its native
             path, its draws are a function of (``seed``, epoch, batch), as for the loader's own.
-        static: Whether every batch of every pass uses the same memory, for a CUDA graph that is
-            captured once and replayed for each batch. The tensors are the same objects, and the
-            next batch overwrites the previous one. Batches have the first one's shapes; a
-            smaller last batch uses the first rows.
 
     Raises:
         UsageError: Arguments contradict each other, or there is no such device. When iterating:
-            the batches have no uint8 images to normalise; a batch is taken while a CUDA graph
-            is captured; or ``static`` batches differ in shape.
+            the batches have no uint8 images to normalise.
 
     Example:
         ::
@@ -77,11 +71,9 @@ class DeviceLoader:
         channels_last: bool = True,
         prefetch: int = 2,
         batch_transform: Callable[[Any], Any] | None = None,
-        static: bool = False,
     ) -> None:
         self._where = destination(device, dtype, mean, std, channels_last, prefetch)
         self._batch_transform = batch_transform
-        self._static = StaticMemory() if static else None
         # The tracker of the pass that delivered the last batch, and the loader's state there; empty
         # where the loader's own state is the consumer's.
         self._reached: dict[Any, Any] = {}
@@ -91,9 +83,7 @@ class DeviceLoader:
         tracker = _LoaderTracker(self.loader, self._reached)
 
         def transfer(batches: Iterator[Any]) -> Iterator[Any]:
-            return DeviceIterator(
-                batches, self._where, tracker, self._batch_transform, self._static
-            )
+            return DeviceIterator(batches, self._where, tracker, self._batch_transform)
 
         # Batches that were prefetched here are not taken yet: a fastdata.DataLoader reports to
         # Accelerate the batches behind the transfer. Wrappers pass attributes on, types do not.
@@ -115,8 +105,7 @@ class DeviceLoader:
         return getattr(self.loader, name)
 
     def __getstate__(self) -> dict[str, Any]:
-        static = None if self._static is None else StaticMemory()
-        return {**self.__dict__, "_reached": dict(self._reached), "_static": static}
+        return {**self.__dict__, "_reached": dict(self._reached)}
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next ``iter``, on the loader or else on its samplers."""

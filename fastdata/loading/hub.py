@@ -12,19 +12,19 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from fastdata.decode.folders import own_method
 from fastdata.decode.hub import HUB_METHODS
 from fastdata.errors import UsageError
-from fastdata.loading.fields.readable import Readable, Unreadable, compiled, overridden
+from fastdata.loading.fields.readable import Readable, Unreadable, overridden
 from fastdata.loading.noticing import IN_PLACE
 from fastdata.loading.seeding import seeded
 from fastdata.storage.fields import LABEL
 from fastdata.storage.hugging_face import dataset_class, images_of
 from fastdata.storage.source import Source
-from fastdata.storage.tables import TableSource, TableView
+from fastdata.storage.table_view import TableView
+from fastdata.storage.tables import TableSource
 from fastdata.text import human_count
-from fastdata.transforms.compile import own_hint
-from fastdata.transforms.identity import name_of, offered
+from fastdata.transforms.compile import compile_for_images, own_hint
+from fastdata.transforms.identity import name_of, offered, own_method
 
 #: The function of each dataset, and the keys of the rows that it makes.
 _KEYS: WeakKeyDictionary[Any, tuple[Any, list[str] | Unreadable]] = WeakKeyDictionary()
@@ -83,7 +83,7 @@ def recognise_hub(dataset: Any, opened: Callable[[Any], Any]) -> Readable | Unre
         open=opener,
         transform=function,
         joint=True,
-        recipe=compiled(transform, whole.source, whole.limits),
+        recipe=compile_for_images(transform),
         files=dataset._fingerprint,
         fields=tuple(names[key] for key in keys),
         keys=tuple(keys),

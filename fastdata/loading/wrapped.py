@@ -20,18 +20,17 @@ import pyarrow as pa
 import torch
 from PIL import Image
 
-from fastdata.decode.folders import SAMPLE_METHODS, own_method
-from fastdata.decode.limits import Limits
+from fastdata.decode.folders import SAMPLE_METHODS
 from fastdata.errors import LEAVE_OUT, SampleError
-from fastdata.loading.fields.readable import Readable, Unreadable, compiled, overridden
+from fastdata.loading.fields.readable import Readable, Unreadable, overridden
 from fastdata.loading.noticing import remedy
 from fastdata.storage.annotated import Annotated, AnnotatedSource
 from fastdata.storage.fields import MASKS, Field
 from fastdata.storage.paths import working_folder
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count
-from fastdata.transforms.compile import movements
-from fastdata.transforms.identity import changed, is_code
+from fastdata.transforms.compile import compile_for_images, movements
+from fastdata.transforms.identity import changed, is_code, own_method
 from fastdata.transforms.joint import ABSENT, Joint, Target
 
 _WRAPPER = "torchvision.tv_tensors._dataset_wrapper"
@@ -363,7 +362,7 @@ def _as_images(
         open=opener,
         transform=transforms,
         joint=True,
-        recipe=compiled(transforms, source, Limits(), joint),
+        recipe=compile_for_images(transforms, joint),
         files=files,
         fields=("image", *joint.targets),
     )

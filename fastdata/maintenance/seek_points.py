@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from fastdata.decode.jpeg import DecodeError, seek_points_many
-from fastdata.decode.pillow import ImageInfo, open_image
+from fastdata.decode.jpeg import SEEK_BATCH, seek_tables
+from fastdata.decode.pillow import ImageInfo
 from fastdata.errors import BusyError, SampleError, UsageError
 from fastdata.executors import local_executor, report
 from fastdata.machine import usable_cpus
@@ -41,38 +41,6 @@ _OTHERS = tuple(name for name in SCHEMA.names if name != "seek_points")
 
 #: Pixels of the widest JPEG.
 _WIDEST = 65_535
-
-#: Images whose seek points are built at a time: more gain nothing.
-SEEK_BATCH = 32
-
-
-def seek_tables(
-    images: Sequence[tuple[bytes, ImageInfo]], stride: int | None
-) -> list[bytes | SampleError | None]:
-    """Return a table per image; None for those without one, or an error for undecodable ones.
-
-    This decodes all entropy-coded data, so it also finds damage that the markers do not show. A
-    damaged image that Pillow decodes gets no seek points; Pillow decodes it later, too.
-    ``SEEK_BATCH`` images at a time are fast. Without a stride, there are no tables.
-    """
-    if stride is None:
-        return [None] * len(images)
-    jpegs = [blob for blob, info in images if info.encoding == "jpeg"]
-    made = iter(seek_points_many(jpegs, stride))
-    return [
-        _judge(next(made), blob, info) if info.encoding == "jpeg" else None for blob, info in images
-    ]
-
-
-def _judge(made: bytes | DecodeError, blob: bytes, info: ImageInfo) -> bytes | SampleError | None:
-    if not isinstance(made, DecodeError):
-        return made
-    if made.code != "unsupported":
-        try:
-            open_image(blob, info)
-        except SampleError as error:
-            return error
-    return None
 
 
 class Seeking(NamedTuple):
@@ -146,7 +114,7 @@ def _add(
 
         def tick() -> None:
             if progress is not None:
-                progress(executor.reported()[0], total)
+                progress(executor.reported[0], total)
 
         def batches() -> Iterator[pa.RecordBatch]:
             field = SCHEMA.field("seek_points")

@@ -347,7 +347,7 @@ def _ticker(
 ) -> Callable[[], None]:
     def tick() -> None:
         if progress is not None:
-            progress(executor.reported()[0], samples)
+            progress(executor.reported[0], samples)
 
     return tick
 

@@ -32,7 +32,8 @@ from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import FileRef, Piece, RangeCache
 from fastdata.remote.reader import RangeReader
 from fastdata.storage.cache import room
-from fastdata.storage.files import read_exactly, remedy, sync, wait_for_lock
+from fastdata.storage.descriptors import read_exactly
+from fastdata.storage.files import remedy, sync, wait_for_lock
 from fastdata.storage.trust import is_own_file, make_cache_folder, open_own_file
 
 FOLDER = "fastdata-pieces"

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import json
 import logging
 import os
 import socket
 import warnings
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from fastdata.errors import RemoteError, UsageError
-from fastdata.executors import awaited
 from fastdata.remote.answers import bounded_options
 from fastdata.remote.retries import describe_error
 from fastdata.remote.urls import redact, remember_query, remember_secrets, scheme_of
@@ -25,9 +23,6 @@ if TYPE_CHECKING:
     import fsspec
 
 StorageOptions = Mapping[str, Any]
-T = TypeVar("T")
-#: Runs a coroutine on a loop, as `run_on` does.
-Run: TypeAlias = "Callable[[asyncio.AbstractEventLoop, Coroutine[Any, Any, Any]], Any]"
 
 _EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
 #: Modules of the drivers of buckets, by scheme.
@@ -87,38 +82,6 @@ def open_filesystem(
     if scheme in BUCKETS and "//" in path:
         raise empty_part(url)
     return opened, path
-
-
-async def call_driver(
-    fs: fsspec.AbstractFileSystem, method: str, seconds: float | None, *args: Any, **options: Any
-) -> Any:
-    """Call a method of a driver, in a thread if it is not asynchronous; runs on `loop_of`.
-
-    Raise TimeoutError (asyncio's) after ``seconds``.
-    """
-    if getattr(fs, "async_impl", False):
-        work = getattr(fs, f"_{method}")(*args, **options)
-    else:
-        work = asyncio.to_thread(getattr(fs, method), *args, **options)
-    return await asyncio.wait_for(work, seconds)
-
-
-def loop_of(fs: fsspec.AbstractFileSystem | None) -> asyncio.AbstractEventLoop:
-    """Return the event loop of a driver's requests, which has its own thread."""
-    from fsspec.asyn import get_loop
-
-    loop: asyncio.AbstractEventLoop = getattr(fs, "loop", None) or get_loop()
-    return loop
-
-
-def run_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on another thread's loop; Ctrl-C, and the interpreter's end, cancel it."""
-    request = asyncio.run_coroutine_threadsafe(work, loop)
-    try:
-        result: T = awaited(request)
-        return result
-    finally:
-        request.cancel()
 
 
 def empty_part(url: str) -> UsageError:

@@ -20,20 +20,19 @@ from fastdata.remote.answers import SLOWEST, asking, state_number, too_long
 from fastdata.remote.drivers import (
     BUCKETS,
     STALLED,
-    Run,
     StorageOptions,
-    call_driver,
     empty_part,
     has_protocol,
-    loop_of,
     open_filesystem,
-    run_on,
 )
+from fastdata.remote.failures import TruncatedError
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.reader import RangeReader
-from fastdata.remote.retries import TRIES, Patience, Retries, TruncatedError
+from fastdata.remote.requests import Run, call_driver, loop_of, run_on
+from fastdata.remote.retries import TRIES, Patience, Retries
 from fastdata.remote.urls import join_url, redact, split_query
-from fastdata.storage.files import crc32c_file, free_space, human_bytes, whole_file, write_exactly
+from fastdata.storage.descriptors import write_exactly
+from fastdata.storage.files import crc32c_file, free_space, human_bytes, whole_file
 
 if TYPE_CHECKING:
     import fsspec
@@ -225,10 +224,10 @@ def read_bytes(
     An empty range sends no request. ``most`` is for a whole file; ``patience`` and ``state``, which
     is `RemoteFile.state`, are for a range. Raise RemoteError, or as `RangeReader.fetch`.
     """
-    if start is not None and end is not None:
-        reader = RangeReader(url, RemoteOptions(), storage_options, patience)
-        return reader.run(reader.fetch(url, start, end, state))
     fs, path = open_filesystem(url, storage_options)
+    if start is not None and end is not None:
+        reader = RangeReader(fs, RemoteOptions(), patience)
+        return reader.run(reader.fetch(url, start, end, state))
     # Nothing limits a driver that is not asynchronous, so request no more than ``most``.
     options: dict[str, Any] = {"start": 0, "end": most + 1}
     if getattr(fs, "async_impl", False):
@@ -294,7 +293,8 @@ def _fetch(
     progress: Callable[[], None],
 ) -> str:
     """Download a file; return its CRC-32C."""
-    reader = RangeReader(url, RemoteOptions(concurrency=_STREAMS), storage_options)
+    fs, _ = open_filesystem(url, storage_options)
+    reader = RangeReader(fs, RemoteOptions(concurrency=_STREAMS))
 
     async def fetch(file: BinaryIO, start: int) -> None:
         stop = min(start + _BLOCK, size)

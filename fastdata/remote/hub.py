@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from fastdata.errors import RemoteError, SourceError, UsageError
-from fastdata.remote.drivers import loop_of, run_on
 from fastdata.remote.filesystem import file_info
+from fastdata.remote.requests import loop_of, run_on
 from fastdata.remote.retries import Retries
 from fastdata.remote.urls import join_url, remember_secrets
 from fastdata.storage.manifest import MANIFEST_NAME

@@ -7,12 +7,13 @@ import errno
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from fastdata.errors import FastdataError, OutageError, RemoteError, is_no_space
+from fastdata.remote.failures import PASSING_STATUS
 from fastdata.remote.urls import redact_text
 
 T = TypeVar("T")
@@ -32,7 +33,6 @@ _ENOUGH = 3
 #: Seconds of `Patience`, by default.
 PATIENCE = 300.0
 
-PASSING_STATUS = {408, 425, 429, 500, 502, 503, 504, 507, 509}
 _PASSING_CODES = {"IncompleteBody", "BadDigest", "RequestTimeout", "SlowDown", "InternalError"}
 _PASSING_ERRNO = {
     None,  # drivers raise a bare OSError for a server's message
@@ -84,18 +84,6 @@ _REFUSED_STATUS = {401, 403}
 _MOST_ASKED = 60.0
 #: Most characters of a driver's message, which may contain a whole response.
 _MOST_TEXT = 500
-
-
-class TruncatedError(OSError):
-    """Error of a response with fewer bytes than the server has, or than requested."""
-
-
-class StatusError(OSError):
-    """Error of a response whose status may be temporary."""
-
-    def __init__(self, status: int, headers: Mapping[str, str], text: str) -> None:
-        super().__init__(f"status {status}: {text}")
-        self.status, self.headers = status, headers
 
 
 class Patience:

@@ -22,16 +22,15 @@ from fastdata import _native
 from fastdata._native import crc32c
 from fastdata.errors import FastdataError, UsageError, warn
 from fastdata.storage.cache import Cache
+from fastdata.storage.descriptors import read_exactly, write_exactly
 from fastdata.storage.encodings import DEFAULT_STRIDE
 from fastdata.storage.files import (
     cache_folder,
     digest_name,
     file_lock,
     open_descriptor,
-    read_exactly,
     wait_for_lock,
     whole_file,
-    write_exactly,
 )
 from fastdata.storage.records import seed_of
 from fastdata.storage.source import Rows, Source, Stamped

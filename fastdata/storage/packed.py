@@ -21,9 +21,10 @@ from fastdata.errors import LEAVE_OUT, CorruptionError, DatasetError, FastdataEr
 from fastdata.once import once
 from fastdata.storage.cache import Cache
 from fastdata.storage.columns import ColumnReader, as_column
+from fastdata.storage.descriptors import read_exactly
 from fastdata.storage.encodings import upright_size
 from fastdata.storage.fields import BLOBS, LABEL
-from fastdata.storage.files import open_file, read_exactly, remedy
+from fastdata.storage.files import open_file, remedy
 from fastdata.storage.index import Index
 from fastdata.storage.learnt import LearningSource, Learnt, learnt_of
 from fastdata.storage.manifest import IN_PLACE, FileEntry, Manifest, generation_in

@@ -447,3 +447,13 @@ def _is_anothers(holder: Any, value: Any) -> bool:
         return False
     owner = function.__qualname__.rpartition(".")[0]
     return owner not in {"", *(kind.__qualname__ for kind in holder.__mro__)} and "<" not in owner
+
+
+def own_method(dataset: Any, base: type, *names: str) -> str:
+    """Say which of these methods a dataset, or its library, has changed; "" for none."""
+    kind = type(dataset)
+    for name in names:
+        replaced = getattr(kind, name, None) is not getattr(base, name, None)
+        if replaced or name in vars(dataset):
+            return f"{class_name(dataset)} has its own {name}"
+    return changed(base) if is_code(base.__module__) else ""

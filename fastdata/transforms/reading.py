@@ -245,11 +245,10 @@ class Chain(Holder):
         return False
 
 
+@dataclass(frozen=True)
 class Several(Step):
-    """Several views of each image, one transform for each; or the steps of one."""
+    """Views of each image in any form, each a pipeline; see `Views`."""
 
-    #: The views are crops that torchvision makes, too: a tuple, of images without random steps.
-    crops: ClassVar[bool] = False
     transforms: tuple[Any, ...]
     form: Form
 
@@ -356,11 +355,9 @@ class Reading:
             return self._add_offered(transform)
         if transform is RETURNED:
             return self if self.has_tensor else self._returning(ours)
-        if (views := views_of(transform, self.libraries)) is not None:
+        if views_of(transform, self.libraries) is not None:
             if self.joint is not None:
                 return Declined("it makes several views, and a target follows one", "take one crop")
-            if views.crops:
-                return Declined("what is random before it would differ from view to view")
             return Declined("it is inside another transform: name all views in one Views")
         if is_ours(transform):
             called = ours is not None and not transform.of_targets
@@ -489,8 +486,6 @@ class Reading:
         if (reason := step.declines(self)) is not None:
             return reason
         if not step.in_program:
-            if step.is_geometry:
-                return Declined("it can only come first, before augmentations")
             return Declined("it belongs to the output, and is inside another transform")
         if not isinstance(step, Holder):
             return step

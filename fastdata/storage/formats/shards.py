@@ -16,9 +16,10 @@ import numpy as np
 
 from fastdata._native import crc32c
 from fastdata.errors import CorruptionError, SourceError, UsageError, printable
+from fastdata.storage.descriptors import read_exactly
 from fastdata.storage.encodings import EXTENSIONS
 from fastdata.storage.fields import Field
-from fastdata.storage.files import open_file, read_exactly
+from fastdata.storage.files import open_file
 from fastdata.storage.formats import NewSample
 from fastdata.storage.formats.npy import HEAD, head_of, read_header
 from fastdata.storage.formats.tars import Member, members
