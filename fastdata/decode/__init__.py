@@ -18,7 +18,6 @@ from fastdata.decode.jpeg import (
     DecodeError,
     JpegInfo,
     jpeg_info,
-    rewrite_baseline,
     seek_points,
     seek_points_many,
 )
@@ -30,7 +29,6 @@ __all__ = [
     "Limits",
     "decode_jpeg",
     "jpeg_info",
-    "rewrite_baseline",
     "seek_points",
     "seek_points_many",
 ]
