@@ -30,7 +30,7 @@ _RUNS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "buckets": ([], ()),
     "fields": (["--contender=no columns", "--contender=20 columns, two read"], ()),
     "hugging_face": (
-        ["--case=shuffled", "--contender=torch", "--contender=fastdata, with_transform"],
+        ["--case=shuffled", "--contender=torch", "--contender=fastdata"],
         ("datasets",),
     ),
     "in_place": (["--contender=webdataset", "--contender=in place"], ("webdataset",)),
