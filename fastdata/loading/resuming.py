@@ -15,7 +15,6 @@ from fastdata.errors import SlowPathWarning, UsageError, warn
 from fastdata.loading.sharded import LoadersOwn, ShardedSampler
 from fastdata.plan.position import PassProgress, Position
 from fastdata.plan.sharding import epoch_number
-from fastdata.plan.table import PlanTable
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing only since Python 3.11
@@ -252,17 +251,6 @@ class Resumable(LeftAlone[T], Generic[T]):
         self._resume = replace(skipped, named=skipped.epoch)
         self._named, self._loaded = -1, True
         return self
-
-    def plan(self, epoch: int | None = None) -> PlanTable:
-        """Return a table of an epoch's batches on all ranks; nothing is read or decoded for it.
-
-        Args:
-            epoch: Its number; None for the next one.
-
-        Raises:
-            UsageError: The batches are a sampler's.
-        """
-        return self._batching.table(self._epoch if epoch is None else epoch)
 
     @property
     def can_resume(self) -> bool:

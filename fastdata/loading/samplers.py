@@ -29,7 +29,6 @@ from fastdata.plan.order import Order
 from fastdata.plan.position import PLANNED, Fingerprint, PassProgress, Position
 from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
 from fastdata.plan.sharding import epoch_number
-from fastdata.plan.table import PlanTable
 from fastdata.text import human_count
 
 #: Positions that are computed at once.
@@ -217,11 +216,6 @@ class PlannedBatches(ResumableSampler, Sampler[list[int]]):
         """Return the number of batches of this rank in an epoch."""
         own = self.beginning(epoch)
         return len(self.plan.rest(own.key, own.world_size))
-
-    def table(self, epoch: int) -> PlanTable:
-        """Return the table of an epoch's batches, on all ranks."""
-        own = self.beginning(epoch)
-        return self.plan.rest(own.key, own.world_size).table()
 
     def require(self, position: Position) -> None:
         """See `ResumableSampler.require`."""
