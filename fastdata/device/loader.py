@@ -130,16 +130,6 @@ class DeviceLoader:
                     sampler.set_epoch(epoch)
         self._reached.clear()
 
-    def skip_first_batches(self, count: int) -> DeviceLoader:
-        """Begin the next pass so many batches later, as `fastdata.DataLoader` does."""
-        skip = getattr(self.loader, "skip_first_batches", None)
-        if skip is None:
-            what = f"{class_name(self.loader)} has no skip_first_batches()"
-            raise UsageError(what, "Wrap a fastdata.DataLoader.")
-        skip(count)
-        self._reached = {}  # passes under way do not count
-        return self
-
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's own state after the last batch that the consumer took.
 
@@ -164,7 +154,7 @@ class DeviceLoader:
         """
         if hasattr(self.loader, "load_state_dict"):
             self.loader.load_state_dict(state)
-            self._reached = {}  # as for skip_first_batches
+            self._reached = {}  # passes under way do not count
         elif state != {}:  # as `state_dict` returns it
             raise UsageError(
                 f"{class_name(self.loader)} has no load_state_dict() to load a state",

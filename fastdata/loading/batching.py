@@ -113,10 +113,6 @@ class Batching(ABC):
     def draw(self, start: Position, samples: int) -> Drawing:
         """Return the batches from a position on, of a dataset of so many samples."""
 
-    def skip(self, position: Position, count: int) -> Position:
-        """Return the position so many batches later."""
-        raise NotImplementedError
-
     def remainder(self, start: Position) -> int:
         """Return how many samples the last batches of all ranks have; see `Pass`."""
         return -1
@@ -211,11 +207,6 @@ class OrderedBatching(Batching):
         among = None if self.row_sampler is None else order
         return Drawing(ordered(epoch, order, samples), start.key, len(epoch), among)
 
-    def skip(self, position: Position, count: int) -> Position:
-        """See `Batching.skip`."""
-        skipped = count * position.world_size * (self._arguments.batch_size or 1)
-        return replace(position, at=min(position.at + skipped, self.samples))
-
     def remainder(self, start: Position) -> int:
         """See `Batching.remainder`."""
         epoch = self._epoch(start)
@@ -280,11 +271,6 @@ class PlannedBatching(Batching):
         self._check()  # the dataset may have been changed
         rest = self.planned.plan.rest(start.key, start.world_size, start.at)
         return Drawing(rest.batches(start.rank), start.key, len(rest))
-
-    def skip(self, position: Position, count: int) -> Position:
-        """See `Batching.skip`."""
-        rest = self.planned.plan.rest(position.key, position.world_size, position.at)
-        return replace(position, at=rest.after(count) or position.at)
 
     def _check(self) -> None:
         """Raise UsageError for a dataset, or an ``on_error``, that does not suit the plan."""

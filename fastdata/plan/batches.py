@@ -11,12 +11,9 @@ taken, and what was consumed before them. From it, another number of ranks takes
 
 from __future__ import annotations
 
-import sys
 import zlib
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -49,11 +46,6 @@ class Rest(ABC):
     @abstractmethod
     def batches(self, rank: int) -> Iterator[Drawn]:
         """Yield the batches of one rank: (draws, position after, size class)."""
-
-    def after(self, count: int) -> Consumed:
-        """Return the position after so many steps; the last one, if there are fewer."""
-        last = deque(islice(self.batches(0), min(count, sys.maxsize)), 1)
-        return last[0][1] if last else ()
 
 
 class Plan(ABC):
