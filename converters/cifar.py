@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from fastdata.converters.records import ImageSource, Record
-from fastdata.converters.trees import SourceFile, read_file, source_tree
+from fastdata.converters.trees import read_file, source_tree
 
 from fastdata.errors import FastdataError, SourceError, UsageError
+from fastdata.remote.files import SourceFile
 from fastdata.storage.formats.tars import read_member
 
 _SIDE = 32  # pixels

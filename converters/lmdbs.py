@@ -16,13 +16,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fastdata.converters.options import split_to_pack
 from fastdata.converters.records import MOST_CLASSES, ImageSource, Record
-from fastdata.converters.shuffling import split_to_pack
 from fastdata.converters.trees import (
     LeftOut,
     RemoteTree,
-    SourceFile,
-    file_at,
     is_folder,
     require_utf8,
     scan,
@@ -33,6 +31,7 @@ from fastdata.converters.trees import (
 
 from fastdata.decode.codecs import probe
 from fastdata.errors import CorruptionError, SampleError, SourceError, UsageError, printable
+from fastdata.remote.files import SourceFile, file_at
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.formats.lmdb import DATA_NAME, Entry, Tree
 from fastdata.storage.local import LocalFile

@@ -20,9 +20,10 @@ import pyarrow as pa
 from fastdata.converters import tabular
 from fastdata.converters.records import Record
 from fastdata.converters.rowfiles import BATCH_ROWS, OpenRows, RowBatch, RowsFile, reading
-from fastdata.converters.trees import SourceFile, Tree, source_tree
+from fastdata.converters.trees import Tree, source_tree
 
 from fastdata.errors import FastdataError, SourceError
+from fastdata.remote.files import SourceFile
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.paths import is_inside
 from fastdata.storage.peek import lacks_data

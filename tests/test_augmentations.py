@@ -367,21 +367,6 @@ def test_epochs_and_views_are_augmented_differently() -> None:
     assert torch.equal(views[0], first) and not torch.equal(views[1], first)
 
 
-@pytest.mark.parametrize("name", ["FiveCrop", "TenCrop", "TenCrop, vertical"])
-def test_corners_are_views(v1: Any, name: str) -> None:
-    kind, _, vertical = name.partition(", ")
-    options = {"vertical_flip": True} if vertical else {}
-    mine, theirs = (
-        of.Compose([of.CenterCrop(SIZE), of.RandomInvert(1.0), getattr(of, kind)(20, **options)])
-        for of in (ours, v1)
-    )
-    dataset = images(mine)
-    for views, indices in batches(dataset, 1, num_workers=2):
-        for place, index in enumerate(indices):
-            for view, want in zip(views, theirs(dataset.open_image(index)), strict=True):
-                assert np.array_equal(view[place].permute(1, 2, 0).numpy(), np.asarray(want))
-
-
 def test_on_a_device_values_are_the_same_where_floats_were_erased() -> None:
     erase = ours.RandomErasing(1.0, value=(0.5, -3, 7))
     steps = [ours.CenterCrop(SIZE), ours.RandomInvert(), ours.Normalize(MEAN, STD), erase]
@@ -391,13 +376,6 @@ def test_on_a_device_values_are_the_same_where_floats_were_erased() -> None:
         for options in ({}, {"device": "cpu"})
     )
     assert torch.allclose(host, there, atol=1e-5) and (there == -3).any()
-
-
-def test_corners_of_smaller_images_are_an_error() -> None:
-    with pytest.raises(UsageError, match="less than a corner's 70 x 70"):
-        list(DataLoader(images(ours.FiveCrop(70)), 10))
-    with pytest.raises(UsageError, match="larger than the images"):
-        DataLoader(images(ours.Compose([ours.CenterCrop(20), ours.FiveCrop(30)])), 10)
 
 
 # --- the other paths -------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import types
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -26,8 +25,6 @@ from fastdata.errors import SlowPathWarning, UsageError
 
 torchvision = import_torchvision()
 # Imported as scripts do it: the interpreter compiles calls of imported names in another way.
-from torchvision import transforms  # noqa: E402
-from torchvision.transforms import ToTensor  # noqa: E402
 
 v1, v2 = torchvision.transforms, torchvision.transforms.v2
 pytestmark = pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
@@ -264,7 +261,6 @@ MISTAKES: dict[str, Any] = {
     "a function": lambda self: mirrored,
     "a class": lambda self: own.RandomHorizontalFlip,
     "itself": lambda self: self,
-    "deep in itself": lambda self: own.Compose([v1.RandomApply([v1.RandomChoice([self])])]),
     "no function": own.RandomHorizontalFlip(),
     "a property": property(lambda self: own.RandomHorizontalFlip()),
     "a number": 5,
@@ -320,46 +316,6 @@ def test_modules_that_were_overridden_do_not_do_what_they_offer() -> None:
         dataset = folder(pipeline(step))
         with pytest.warns(SlowPathWarning, match=f"{reason}.*\nUndo that"):
             loader = DataLoader(dataset, 4)
-        assert_same(loader, torch.utils.data.DataLoader(dataset, 4), batches=1)
-
-
-# --- small functions ---------------------------------------------------------------------------
-
-
-OF_VIEWS: dict[str, Any] = {
-    "stack": ([v1.PILToTensor()], lambda crops: torch.stack(crops)),
-    "ToTensor": ([], lambda crops: torch.stack([ToTensor()(crop) for crop in crops])),
-    "transforms": ([], lambda crops: torch.stack([transforms.ToTensor()(c) for c in crops])),
-}
-
-
-@pytest.mark.parametrize("of", [lambda one: one, v1.Lambda])
-@pytest.mark.parametrize("name", OF_VIEWS)
-def test_functions_that_stack_crops_are_native(name: str, of: Any) -> None:
-    each, function = OF_VIEWS[name]
-    assert_native(folder(v1.Compose([*each, v1.Resize(SIZE), v1.FiveCrop(24), of(function)])))
-
-
-@pytest.mark.parametrize(
-    "words",
-    ["crops", "[ToTensor()(one) for one in crops]", "[transforms.ToTensor()(x) for x in crops]"],
-)
-def test_cells_of_notebooks_have_no_imports(words: str) -> None:
-    """They are compiled otherwise than scripts that import what they use."""
-    tensor: Any = lambda: lambda image: v1.functional.to_tensor(image) / 2  # noqa: E731
-    bound = {"torch": torch, "transforms": transforms, "ToTensor": ToTensor}
-    others = {"ToTensor": tensor, "transforms": types.SimpleNamespace(ToTensor=tensor)}
-    each = [v1.PILToTensor()] if words == "crops" else []
-    steps = [*each, v1.Resize(SIZE), v1.FiveCrop(24)]
-    of = lambda names: folder(  # noqa: E731
-        v1.Compose([*steps, v1.Lambda(eval(f"lambda crops: torch.stack({words})", names))])
-    )
-    assert_native(of(bound))
-    # The same code with other globals.
-    dataset = of({**bound, **others}) if each == [] else of({**bound, "torch": np})
-    with pytest.warns(SlowPathWarning):
-        loader = DataLoader(dataset, 4)
-    if not each:
         assert_same(loader, torch.utils.data.DataLoader(dataset, 4), batches=1)
 
 

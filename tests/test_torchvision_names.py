@@ -44,7 +44,7 @@ ADDED = {
 
 #: Classes of ours alone.
 OURS = {
-    *("CornerCrop", "FixedSizeCrop", "PadToSize", "ResizeKeepRatio", "ResizeToSequence"),
+    *("FixedSizeCrop", "PadToSize", "ResizeKeepRatio", "ResizeToSequence"),
     *("Schedule", "Transform", "Views"),
 }
 

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from jpegs import encode, picture, pillow
 from PIL import Image
 
-from fastdata import _native
 from fastdata.decode import DecodeError, decode_batch, seek_points
-from fastdata.transforms.geometry import render
 
 FILTERS = {
     "nearest": Image.Resampling.NEAREST,
@@ -145,7 +143,3 @@ def test_nearest_floor_takes_the_pixels_of_torch(simd, request_, flip):
     options = {"regions": [box], "sizes": [full], "windows": [window], "flips": [flip]}
     out = decode_batch([pixels], size, filter="nearest_floor", **options)[0]
     assert np.array_equal(out, expected)
-    cut = np.zeros(1, _native.CUT)
-    cut["box"], cut["size"], cut["window"], cut["canvas"] = box, full, window, size
-    cut["filter"], cut["flip"] = _native.FILTERS.index("nearest_floor"), flip
-    assert np.array_equal(render(Image.fromarray(pixels), cut[0]), expected)

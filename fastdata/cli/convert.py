@@ -37,10 +37,10 @@ from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.masks import MaskedImages
 from fastdata.converters.mds import MdsImages, mds_splits
+from fastdata.converters.options import split_to_pack
 from fastdata.converters.packed import DatasetPart, PackedDataset
 from fastdata.converters.parquet import ParquetImages, parquet_splits
 from fastdata.converters.records import ImageSource
-from fastdata.converters.shuffling import split_to_pack
 from fastdata.converters.table import TableImages
 from fastdata.converters.tabular import TabularImages
 from fastdata.converters.voc import VocImages

@@ -6,7 +6,6 @@ colours than Pillow. So it gets only images that it decodes to Pillow's colours.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,15 +16,13 @@ import numpy.typing as npt
 import torch
 
 from fastdata import _native
-from fastdata.dali.decoders import BESIDES
-from fastdata.dali.graph import Graph
+from fastdata.dali.graph import BESIDES
 from fastdata.dali.runner import Run, Runner
 from fastdata.decode.decoders import NATIVE
-from fastdata.errors import FastdataError, SlowPathWarning, warn
+from fastdata.errors import FastdataError, warn
 from fastdata.loading.fields.buffers import BatchMemory
 from fastdata.loading.fields.field import Batch, Jobs, Stage
 from fastdata.loading.fields.image import ImageField, ImageState
-from fastdata.once import once
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.source import BlobColumn
 
@@ -34,15 +31,6 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _EOI = b"\xff\xd9"
 #: Memory of views whose samples DALI decodes into its own.
 _NO_MEMORY = BatchMemory(None, None)
-
-#: Parts of DALI's message: headings; often an operator, with its place in the pipeline's
-#: definition; the reason.
-_HEADINGS = re.compile(r"(Critical error .*:\s+)*")
-_OPERATOR = re.compile(r"Error in (\w+ operator `.+?`).*?\sencountered:\s+", re.DOTALL)
-_SAMPLE = re.compile(r"sample #(\d+)")
-
-#: GPUs whose unused engine was warned of.
-_WARNED: set[int | None] = set()
 
 # PNG's colour types grey, RGB, palette, and RGB with alpha.
 _PNG_COLOURS = (0, 2, 3, 6)
@@ -173,7 +161,7 @@ class DALIField(ImageField):
             self._context.counters.add_work(0.0, (time.perf_counter() - begun) * threads)
             state.run, state.joined = None, run
             if run.error is not None:
-                self._warn(batch, run.slots, run.error)
+                self._warn(run.error)
                 self._decode_ourselves(batch, state, run.slots.tolist())
                 state.stage, state.job = Stage.DECODING, Jobs(state.pending)
                 return
@@ -193,27 +181,15 @@ class DALIField(ImageField):
     ) -> None:
         """See `ImageField._count`."""
         assert isinstance(state, DALIState)
-        codes = np.asarray(state.blobs.encodings)
         if decoded is None:
-            decoded = np.ones(len(codes), np.bool_)
+            decoded = np.ones(len(state.blobs.encodings), np.bool_)
         if state.joined is not None and state.joined.pixels is not None:
             theirs = np.zeros_like(decoded)
             theirs[state.joined.slots] = True
             theirs &= decoded
             decoded = decoded & ~theirs
-            # Of other kinds than baseline JPEGs, it is not known what decodes them on a GPU.
-            known = (codes == _JPEG) | (codes < 0) | (not self._on_gpu)
-            super()._count(state, theirs & known, f"DALI ({self._back_end})")
-            super()._count(state, theirs & ~known, "DALI")
+            super()._count(state, theirs, "DALI")
         super()._count(state, decoded, decoder)
-
-    @once
-    def _back_end(self) -> str:
-        """The back end for baseline JPEGs. A failure to measure it is kept until the next pass."""
-        back_end = self._runner.graph.back_end
-        if back_end == "hybrid":
-            _warn_of_engine(self._runner.graph)
-        return back_end
 
     def _may_be_for_dali(self, gathered: BlobColumn) -> npt.NDArray[np.bool_]:
         """Return DALI's candidates, by what is known before reading: bool, (N,)."""
@@ -234,24 +210,15 @@ class DALIField(ImageField):
             self._decodes[encoding] = self._runner.graph.decodes(encoding)
         return self._decodes[encoding]
 
-    def _warn(self, batch: Batch, slots: npt.NDArray[np.int64], error: Exception) -> None:
+    def _warn(self, error: Exception) -> None:
         broken = self._runner.broken is not None
         if broken in self._warned:
             return
         self._warned.add(broken)
+        what = "failed for a batch; fastdata decodes it, and others of this epoch that fail,"
         if broken:
-            what = "DALI cannot build its pipeline, so fastdata decodes this epoch natively"
-        else:
-            what = (
-                "DALI failed for a batch, which fastdata decoded natively; other batches of this "
-            )
-            what += "epoch that fail are not named"
-        reason = _reason(error)
-        number = _SAMPLE.search(reason)
-        if number is not None and int(number[1]) < len(slots):
-            index = int(batch.planned.indices[slots[int(number[1])]])
-            reason = self._source.problem(index, reason).what
-        warn(f"{what}: {reason}")
+            what = "cannot build its pipeline; fastdata decodes this epoch"
+        warn(f"DALI {what} natively: {error}")
 
     def _join(
         self, number: int, memory: BatchMemory, slots: npt.NDArray[np.int64], pixels: Any
@@ -307,17 +274,6 @@ class DALIField(ImageField):
         super().cancel(batch)
 
 
-def _warn_of_engine(graph: Graph) -> None:
-    """Warn once if a GPU has a JPEG engine, which is not used."""
-    if graph.device_id not in _WARNED and graph.offers_engine:
-        _WARNED.add(graph.device_id)
-        warn(
-            f"the JPEG engine of cuda:{graph.device_id} is not used: DALI decodes by its hybrid "
-            "back end, which takes a CPU thread 1 to 2 ms an image; fastdata.DataLoader takes less",
-            SlowPathWarning,
-        )
-
-
 def _kind(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: bool) -> str | None:
     """Return the encoding of a sample that DALI may decode to Pillow's pixels; None of others.
 
@@ -334,15 +290,6 @@ def _kind(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: bool) ->
         return None
     said = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
     return "png" if said == size and head[24] == 8 and head[25] in _PNG_COLOURS else None
-
-
-def _reason(error: Exception) -> str:
-    """Return why DALI failed, and in which operator, from its message of many lines."""
-    text = _HEADINGS.sub("", str(error), count=1)
-    operator = _OPERATOR.match(text)
-    lines = text[operator.end() if operator else 0 :].strip().splitlines()
-    why = lines[0].rstrip(" :") if lines else type(error).__name__
-    return why if operator is None else f"{why} ({operator[1]})"
 
 
 def _stretches(marked: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:

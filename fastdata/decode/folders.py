@@ -14,7 +14,7 @@ from fastdata.remote.patterns import pattern_of
 from fastdata.storage.hugging_face import streamed_files
 from fastdata.storage.listed import FilesSource
 from fastdata.text import class_name
-from fastdata.transforms.identity import changed, fresh_look, is_code
+from fastdata.transforms.identity import changed, fresh_look, own_method
 
 #: Methods that decide which samples a dataset of torch's has, and what they are.
 SAMPLE_METHODS = ("__getitem__", "__getitems__", "__len__")
@@ -23,16 +23,6 @@ SAMPLE_METHODS = ("__getitem__", "__getitems__", "__len__")
 def folder_class() -> Any:
     """Return torchvision's ``DatasetFolder``; None if torchvision is not imported."""
     return getattr(sys.modules.get("torchvision.datasets.folder"), "DatasetFolder", None)
-
-
-def own_method(dataset: Any, base: type, *names: str) -> str:
-    """Say which of these methods a dataset, or its library, has changed; "" for none."""
-    kind = type(dataset)
-    for name in names:
-        replaced = getattr(kind, name, None) is not getattr(base, name, None)
-        if replaced or name in vars(dataset):
-            return f"{class_name(dataset)} has its own {name}"
-    return changed(base) if is_code(base.__module__) else ""
 
 
 _HINT = (

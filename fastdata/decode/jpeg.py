@@ -1,4 +1,4 @@
-"""JPEGs: headers, seek points and lossless rewriting by the native core."""
+"""JPEGs: headers and seek points by the native core."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 from fastdata import _native
 from fastdata.errors import SampleError
 from fastdata.storage.encodings import DEFAULT_STRIDE
+
+#: Images whose seek points are built at a time: more gain nothing.
+SEEK_BATCH = 32
 
 #: Hints of errors, by their code.
 _HINTS = {
@@ -110,25 +113,3 @@ def seek_points_many(
         packed if code == "ok" else DecodeError(code, detail, offset)
         for packed, code, detail, offset in _native.build_seek_points(data, stride)
     ]
-
-
-def rewrite_baseline(data: Any) -> bytes:
-    """Rewrite a JPEG as a baseline one in one scan, without loss: the same pixels to the bit.
-
-    The quantised coefficients stay, with Huffman codes made for them; so do all APPn and COM
-    segments, and what follows the image's end. Restart markers do not.
-
-    Args:
-        data: a JPEG: progressive, of several scans, or with restart markers
-            (bytes or anything with the buffer protocol).
-
-    Returns:
-        The new JPEG; the same bytes if it is a baseline one in one scan without restart markers.
-
-    Raises:
-        DecodeError: no such JPEG (CMYK, lossless, ...); a scan is missing; it is damaged.
-    """
-    written, code, detail, offset = _native.rewrite_baseline(data)
-    if code != "ok":
-        raise DecodeError(code, detail, offset)
-    return written or bytes(data)

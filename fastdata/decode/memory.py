@@ -22,7 +22,7 @@ from fastdata.storage.encodings import is_image_name
 from fastdata.storage.fields import IMAGE, LABEL, Field
 from fastdata.storage.hugging_face import names_mask
 from fastdata.storage.source import Hints
-from fastdata.storage.tables import TableField, TableView
+from fastdata.storage.table_view import TableField, TableView
 from fastdata.text import class_name
 
 #: Usual names of a column of images' paths, the likelier first.

@@ -19,11 +19,11 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
+from fastdata.dataset import ImageDataset
 from fastdata.errors import UsageError
-from fastdata.loading.mixture import Mixture, group_of, mixtures_in
+from fastdata.loading.mixture import Mixture, group_of, leaves, mixtures_in
 from fastdata.loading.neighbours import (
     blocks_of,
-    reads_remotely,
     starts_of,
     warn_of_neighbours,
     warn_of_rereading,
@@ -368,7 +368,7 @@ def find_batching(
     elif seed is not None and refusal is not None:
         raise refusal(f"seed={seed} with a sampler, where it is for crops,")
     note = ""
-    if own and (order == AUTO or (order is None and shuffle)) and reads_remotely(dataset):
+    if own and (order == AUTO or (order is None and shuffle)) and _reads_remotely(dataset):
         blocks = blocks_of(dataset)
         order = QuasiRandom() if blocks is None else QuasiRandom(blocks.window)
         what = "a remote dataset is shuffled: neighbours are fetched together "
@@ -400,6 +400,11 @@ def find_batching(
     warn_of_neighbours(dataset, made.order)
     warn_of_rereading(dataset, made.order, None)
     return OrderedBatching(arguments, dataset, made, row_sampler, group, note)
+
+
+def _reads_remotely(dataset: Any) -> bool:
+    """Return whether a dataset's images lie behind a URL."""
+    return any(isinstance(one, ImageDataset) and one.is_remote for one in leaves(dataset))
 
 
 def _sharded(

@@ -13,13 +13,7 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from fastdata.dataset import ImageDataset
-from fastdata.decode.folders import (
-    SAMPLE_METHODS,
-    folder_class,
-    other_labels,
-    own_method,
-    streaming_hint,
-)
+from fastdata.decode.folders import SAMPLE_METHODS, folder_class, other_labels, streaming_hint
 from fastdata.errors import UsageError
 from fastdata.loading.fields.names import BESIDES, SOURCE
 from fastdata.loading.fields.readable import Readable, Unreadable, overridden
@@ -35,7 +29,7 @@ from fastdata.storage.joined import JoinedSource
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count, human_size
 from fastdata.transforms.compile import compile_recipe
-from fastdata.transforms.identity import fresh_look
+from fastdata.transforms.identity import fresh_look, own_method
 from fastdata.transforms.outcomes import Refusal
 from fastdata.transforms.recipe import Recipe
 from fastdata.transforms.schedule import of_size

@@ -11,7 +11,6 @@ taken, and what was consumed before them. From it, another number of ranks takes
 
 from __future__ import annotations
 
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
@@ -75,16 +74,6 @@ class Plan(ABC):
     @abstractmethod
     def _fits(self, position: Consumed, key: int) -> bool:
         """Return whether a position that is not () is as long and as large as it may be."""
-
-
-def digest_of(*parts: Any) -> int:
-    """Return a checksum of arrays, and of what prints the same wherever it is equal."""
-    digest = 0
-    for part in parts:
-        array = isinstance(part, np.ndarray)
-        data: Any = np.ascontiguousarray(part) if array else repr(part).encode()
-        digest = zlib.crc32(data, digest)
-    return digest
 
 
 def with_occurrences(draws: Indices, rows: Indices, count: int, samples: int) -> Indices:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.plan.batches import Consumed, Plan, Rest, digest_of, with_occurrences
+from fastdata.plan.batches import Consumed, Plan, Rest, with_occurrences
 from fastdata.plan.draws import child
 from fastdata.plan.order import Order, Random, Sequential
-from fastdata.plan.schedule import Drawn, ordered
+from fastdata.plan.schedule import Drawn, digest_of, ordered
 from fastdata.plan.sharding import Epoch
 from fastdata.text import human_size
 

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.plan.batches import Consumed, Plan, Rest, digest_of
+from fastdata.plan.batches import Consumed, Plan, Rest
 from fastdata.plan.draws import child
 from fastdata.plan.order import Order, Random, Sequential
-from fastdata.plan.schedule import Drawn, Indices
+from fastdata.plan.schedule import Drawn, Indices, digest_of
 
 #: Children of the key of an epoch, as in `fastdata.plan.draws` and in `Buckets`.
 _ROWS, _BATCHES = -11, -12

@@ -18,7 +18,7 @@ import pyarrow as pa
 from fastdata.errors import UsageError
 from fastdata.storage.arrow import as_numpy, chunks_of, nullable, stored_type
 from fastdata.storage.fields import IMAGE, LABEL, Field
-from fastdata.storage.tables import Decode, TableField, TableView
+from fastdata.storage.table_view import Decode, TableField, TableView
 
 #: Words in the name of a column of images whose pixels are numbers of classes or objects.
 _MASKS = frozenset(

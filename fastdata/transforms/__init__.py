@@ -35,15 +35,12 @@ from fastdata.transforms.colours import (
 from fastdata.transforms.containers import Compose, RandomApply, RandomChoice, RandomOrder, Views
 from fastdata.transforms.crops import (
     CenterCrop,
-    CornerCrop,
-    FiveCrop,
     FixedSizeCrop,
     Pad,
     PadToSize,
     RandomCrop,
     RandomHorizontalFlip,
     RandomVerticalFlip,
-    TenCrop,
 )
 from fastdata.transforms.output import Normalize, RandomErasing
 from fastdata.transforms.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
@@ -75,8 +72,6 @@ __all__ = [
     "ColorJitter",
     "Compose",
     "ConvertBoundingBoxFormat",
-    "CornerCrop",
-    "FiveCrop",
     "FixedSizeCrop",
     "GaussianBlur",
     "GaussianNoise",
@@ -116,7 +111,6 @@ __all__ = [
     "SanitizeBoundingBoxes",
     "ScaleJitter",
     "Schedule",
-    "TenCrop",
     "Transform",
     "TrivialAugmentWide",
     "Views",

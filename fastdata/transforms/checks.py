@@ -15,16 +15,15 @@ from functools import cache, partial
 from typing import Annotated, Any, TypeAlias
 
 from fastdata.errors import UsageError
-from fastdata.transforms.forms import WARPS
+from fastdata.transforms.forms import PADDING_MODES, WARPS
 
 Check: TypeAlias = Callable[[str, str, Any], Any]
 
 #: The lower and the upper end.
 Range: TypeAlias = tuple[float, float]
 
-#: Filters of resizes and padding modes, by their numbers in the core.
+#: Filters of resizes.
 FILTERS = ("bilinear", "nearest", "bicubic", "lanczos")
-PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 
 #: Brightness and the like: the core takes no larger factor.
 MOST_FACTOR = 1e6

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 from fastdata.transforms import checks
-from fastdata.transforms.base import ByChance, Filling, Sized, Transform
+from fastdata.transforms.base import ByChance, Filling, Sized
 from fastdata.transforms.checks import Fill, Padding, PaddingMode, Probability, Size
 from fastdata.transforms.outcomes import Declined
-from fastdata.transforms.reading import Fixed, Reading, Several, Step
+from fastdata.transforms.reading import Fixed, Reading, Step
 from fastdata.transforms.tree import Builder, Values
 
 _ZEROS = ((0, 0, 0), "constant")
@@ -103,35 +103,6 @@ class FlooredCenterCrop(CenterCrop):
     """A CenterCrop that lies half a pixel up or left where torchvision's is rounded to even."""
 
     floored = True
-
-
-@dataclass(frozen=True)
-class CornerCrop(_Cropping):
-    """Crop one corner of an image, which must be no smaller.
-
-    Attributes:
-        size: An int for a square, or (height, width).
-        right: The right corner, else the left one.
-        bottom: The lower corner, else the upper one.
-    """
-
-    whose = "a corner's"
-
-    size: Size
-    right: bool = False
-    bottom: bool = False
-
-    @property
-    def words(self) -> str:
-        row, column = "lower" if self.bottom else "upper", "right" if self.right else "left"
-        return f"{row} {column} {self.dimensions}"
-
-    @property
-    def pads(self) -> bool:
-        return False
-
-    def emit(self, tree: Builder) -> None:
-        tree.add("corner_crop", **self.sides, right=self.right, bottom=self.bottom)
 
 
 def _padding_or_none(who: str, name: str, given: Any) -> tuple[int, ...]:
@@ -352,44 +323,3 @@ class FixedSizeCrop(_ToSize):
     def cut(self, reading: Reading) -> Reading | None:
         after = super().cut(reading)
         return after and replace(after, cropped=True)
-
-
-@dataclass(frozen=True)
-class FiveCrop(Several, Transform):
-    """Views of each image's corners and middle: upper left, upper right, lower left, lower right.
-
-    As :class:`Views`, it makes a list.
-
-    Attributes:
-        size: An int for a square, or (height, width); images must be no smaller.
-    """
-
-    crops = True
-
-    size: Size
-
-    @property
-    def transforms(self) -> tuple[tuple[Step, ...], ...]:  # type: ignore[override]
-        corners = [(False, False), (True, False), (False, True), (True, True)]
-        return (*((CornerCrop(self.size, *one),) for one in corners), (CenterCrop(self.size),))
-
-    @property
-    def form(self) -> list[Any]:  # type: ignore[override]
-        return list(range(len(self.transforms)))
-
-
-@dataclass(frozen=True)
-class TenCrop(FiveCrop):
-    """The views of :class:`FiveCrop`, and the same views of the mirrored image.
-
-    Attributes:
-        vertical_flip: Mirror top to bottom, rather than left to right.
-    """
-
-    vertical_flip: bool = False
-
-    @property
-    def transforms(self) -> tuple[tuple[Step, ...], ...]:  # type: ignore[override]
-        flip = RandomVerticalFlip(1.0) if self.vertical_flip else RandomHorizontalFlip(1.0)
-        five = super().transforms
-        return (*five, *((flip, *steps) for steps in five))

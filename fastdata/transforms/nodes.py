@@ -10,10 +10,9 @@ import numpy as np
 
 from fastdata.errors import UsageError
 from fastdata.transforms.checks import Probability, Transforms, numbers
-from fastdata.transforms.forms import Form
 from fastdata.transforms.identity import is_ours
 from fastdata.transforms.outcomes import Declined
-from fastdata.transforms.reading import Chain, Fixed, Holder, Reading, Several, Step
+from fastdata.transforms.reading import Chain, Fixed, Holder, Reading, Step
 from fastdata.transforms.tree import Builder, Number
 
 
@@ -238,11 +237,3 @@ class OnTensors(Step):
     def emit(self, tree: Builder) -> None:
         with tree.on_tensors(self.version, self.filled):
             self.transform.emit(tree)
-
-
-@dataclass(frozen=True)
-class Arranged(Several):
-    """Views in any form, each a pipeline; see `Views`."""
-
-    transforms: tuple[Any, ...]
-    form: Form

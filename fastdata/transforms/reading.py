@@ -15,7 +15,7 @@ import numpy as np
 
 from fastdata.transforms.checks import checked
 from fastdata.transforms.forms import Form
-from fastdata.transforms.identity import is_ours, name_of, offered, reporting_loops
+from fastdata.transforms.identity import is_ours, name_of, offered
 from fastdata.transforms.joint import CONVERTED, Joint, Target
 from fastdata.transforms.outcomes import (
     HAS_TENSOR,
@@ -245,11 +245,10 @@ class Chain(Holder):
         return False
 
 
+@dataclass(frozen=True)
 class Several(Step):
-    """Several views of each image, one transform for each; or the steps of one."""
+    """Views of each image in any form, each a pipeline; see `Views`."""
 
-    #: The views are crops that torchvision makes, too: a tuple, of images without random steps.
-    crops: ClassVar[bool] = False
     transforms: tuple[Any, ...]
     form: Form
 
@@ -356,11 +355,9 @@ class Reading:
             return self._add_offered(transform)
         if transform is RETURNED:
             return self if self.has_tensor else self._returning(ours)
-        if (views := views_of(transform, self.libraries)) is not None:
+        if views_of(transform, self.libraries) is not None:
             if self.joint is not None:
                 return Declined("it makes several views, and a target follows one", "take one crop")
-            if views.crops:
-                return Declined("what is random before it would differ from view to view")
             return Declined("it is inside another transform: name all views in one Views")
         if is_ours(transform):
             called = ours is not None and not transform.of_targets
@@ -489,8 +486,6 @@ class Reading:
         if (reason := step.declines(self)) is not None:
             return reason
         if not step.in_program:
-            if step.is_geometry:
-                return Declined("it can only come first, before augmentations")
             return Declined("it belongs to the output, and is inside another transform")
         if not isinstance(step, Holder):
             return step
@@ -505,8 +500,7 @@ class Reading:
     def _part(self, part: Any) -> Step | Declined:
         """Return the step that does what a part of a container does."""
         if (instead := offered(part)) is not None:
-            with reporting_loops(part):
-                return self._part(instead)
+            return self._part(instead)
         if (parts := self.libraries.parts(part)) is not None:
             return self._resolved(Chain(tuple(parts)))
         if isinstance(part, Step) and (self.has_tensor or not is_ours(part)):
@@ -548,9 +542,8 @@ class Offered:
 def flat(transform: Any, ours: bool, libraries: Libraries) -> Iterator[Item]:
     """Yield the items of a pipeline; ``ours`` says whether it is in a Compose of fastdata."""
     if (instead := offered(transform)) is not None:
-        with reporting_loops(transform):
-            pipelines = instead.transforms if isinstance(instead, Chain) else (instead,)
-            items = tuple(item for one in pipelines for item in flat(one, True, libraries))
+        pipelines = instead.transforms if isinstance(instead, Chain) else (instead,)
+        items = tuple(item for one in pipelines for item in flat(one, True, libraries))
         steps = [one for one, _ in plain(items)]
         if any(map(is_ours, steps)) and not any(views_of(one, libraries) for one in steps):
             yield Offered(transform, items), ours

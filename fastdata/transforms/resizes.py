@@ -13,11 +13,11 @@ import numpy.typing as npt
 from fastdata import _native
 from fastdata.errors import UsageError
 from fastdata.text import human_size
-from fastdata.transforms import checks, geometry
+from fastdata.transforms import checks
 from fastdata.transforms.base import Sized, Transform, range_words
 from fastdata.transforms.checks import Filter, Filters, Probability, Range, Size
 from fastdata.transforms.reading import Fixed, Reading
-from fastdata.transforms.tree import TO_ZERO, Builder, Number
+from fastdata.transforms.tree import TO_ZERO, Builder, Number, native_program
 
 
 class _Resizing(Transform):
@@ -240,7 +240,7 @@ class ResizeToSequence(_Resizing):
     def patches(self, width: npt.ArrayLike, height: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the number of patches of images of these sizes, (N,)."""
         wide, high = (np.atleast_1d(side).astype(np.int32) for side in (width, height))
-        cuts = geometry.draw((self,), wide, high, np.zeros(len(wide), np.uint64))
+        cuts = native_program((), leading=(self,)).cuts(wide, high, np.zeros(len(wide), np.uint64))
         sides = cuts["size"].astype(np.int64) // self.patch_size
         counts: npt.NDArray[np.int64] = sides.prod(1)
         return counts

@@ -18,8 +18,7 @@ import numpy as np
 
 from fastdata import _native
 from fastdata.errors import UsageError
-from fastdata.transforms.checks import PADDING_MODES
-from fastdata.transforms.forms import MASK_FILTER, WARPS
+from fastdata.transforms.forms import MASK_FILTER, PADDING_MODES, WARPS
 
 # Draws of each leading step that draws, of which the last chooses its filter; and the first draw of
 # the others.

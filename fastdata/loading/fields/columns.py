@@ -25,10 +25,10 @@ from fastdata.loading.fields.field import (
     Futures,
     Stage,
 )
-from fastdata.loading.fields.targets import lists_of
 from fastdata.storage.columns import (
     is_ragged,
     join_columns,
+    lists_of,
     python_objects,
     values_of,
     with_gaps,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from fastdata.device.ragged import Ragged
 from fastdata.loading.fields.columns import ColumnField, delivered
 from fastdata.loading.fields.field import Batch, BatchField, Context
-from fastdata.loading.fields.targets import Geometry
 
 if TYPE_CHECKING:
     from fastdata.loading.fields.targets import TargetReader
@@ -59,6 +58,36 @@ class PartField(BatchField):
     def _values(self, batch: Batch) -> list[Any]:
         places: list[int] = self._context.readable.part_of(batch.planned.indices).tolist()
         return places
+
+
+class Geometry(NamedTuple):
+    """Crops, flips, resizes and warps of an image, or of each image of a batch.
+
+    Coordinates are in pixels; (0, 0) is the upper left corner of the upper left pixel. With
+    ``x, y, w = matrix @ (source x, source y, 1)``, a place is at (x / w, y / w) of the image.
+
+    Attributes:
+        matrix: float64, (3, 3) or (N, 3, 3).
+        source_size: int32, (2,) or (N, 2): width and height of the image that was stored.
+        size: int32, of the same shape: width and height of the delivered image.
+    """
+
+    matrix: torch.Tensor
+    source_size: torch.Tensor
+    size: torch.Tensor
+
+    @property
+    def crop(self) -> torch.Tensor:
+        """Upper left corner of the crop, (top, left) in pixels of the resized image; int64.
+
+        Shape (2,) or (N, 2). For images that were resized, cropped and flipped, as SDXL is told.
+        """
+        matrix, size = self.matrix, self.size.to(self.matrix.dtype)
+        corners = []
+        for row, side in ((1, 1), (0, 0)):
+            scale, offset = matrix[..., row, row], matrix[..., row, 2]
+            corners.append((offset - size[..., side]).where(scale < 0, -offset))
+        return torch.stack(corners, -1).round().to(torch.int64)
 
 
 def _moved(batch: Batch) -> Moved:

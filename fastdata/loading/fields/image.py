@@ -135,7 +135,7 @@ class ImageField(EncodedField):
     def deliver(self, batch: Batch) -> Any:
         """Return the images: a tensor, a list of several sizes, or several in the form of Views."""
         state = batch.states[self]
-        return state.draw.recipe.image([memory.tensor for memory in state.views], True)
+        return state.draw.recipe.image([memory.tensor for memory in state.views])
 
     def value(self, batch: Batch, slot: int) -> Any:
         """Return one image, after the transforms that the core does not do."""

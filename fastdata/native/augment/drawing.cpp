@@ -158,14 +158,6 @@ Status Drawing::take(const steps::CentreCrop& step, uint64_t) {
 }
 
 /// torchvision's functional.five_crop.
-Status Drawing::take(const steps::CornerCrop& step, uint64_t) {
-  const auto w = static_cast<double>(width_), h = static_cast<double>(height_);
-  if (!(step.width >= 1 && step.height >= 1 && step.width <= w && step.height <= h))
-    return {Code::bad_parameters, "the image is smaller than a crop of its corner"};
-  return crop({step.right ? whole(w - step.width) : 0, step.bottom ? whole(h - step.height) : 0,
-               whole(step.width), whole(step.height)});
-}
-
 /// torchvision's RandomCrop. Constant padding is added all at once, as boxes are clamped then.
 Status Drawing::take(const steps::RandomCrop& step, uint64_t draw) {
   const double w = step.width, h = step.height;

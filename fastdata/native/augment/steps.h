@@ -70,7 +70,6 @@ struct Entries {
   S(resized_crop, ResizedCrop, 22, FASTDATA_SIZE(P) P(double, filter) FASTDATA_RANGES(P))      \
   /* CenterCrop; `floored`: its place is rounded down, else to even */                         \
   S(centre_crop, CentreCrop, 0, FASTDATA_SIZE(P) P(bool, floored) FASTDATA_PADDING(P))         \
-  S(corner_crop, CornerCrop, 0, FASTDATA_SIZE(P) P(bool, right) P(bool, bottom))               \
   S(random_crop, RandomCrop, 2,                                                                \
     FASTDATA_SIZE(P) FASTDATA_SIDES(P) P(bool, pads_smaller) FASTDATA_PADDING(P))              \
   /* FixedSizeCrop of torchvision's references */                                              \
