@@ -14,6 +14,7 @@ from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from fastdata.dataset import ImageDataset
 from fastdata.decode.folders import SAMPLE_METHODS, folder_class, other_labels, streaming_hint
+from fastdata.decode.hub import HUB_METHODS
 from fastdata.errors import UsageError
 from fastdata.loading.fields.names import BESIDES, SOURCE
 from fastdata.loading.fields.readable import Readable, Unreadable, overridden
@@ -24,7 +25,7 @@ from fastdata.loading.noticing import IN_PLACE, remedy, unread
 from fastdata.plan.mixture import MixedRows
 from fastdata.plan.schedule import Indices
 from fastdata.storage.fields import MASKS, common_fields, outlines_among
-from fastdata.storage.hugging_face import images_of, is_hub
+from fastdata.storage.hugging_face import dataset_class, images_of, is_hub
 from fastdata.storage.joined import JoinedSource
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count, human_size
@@ -84,6 +85,8 @@ def _recognise(dataset: Any) -> Readable | Unreadable:
             described if isinstance(described, Unreadable) else replace(described, dataset=dataset)
         )
     if is_hub(dataset) and images_of(dataset):
+        if reason := own_method(dataset, dataset_class(), *HUB_METHODS):
+            return overridden(reason)
         return Unreadable("a datasets.Dataset makes its samples itself", IN_PLACE)
     why = unread(dataset)
     if isinstance(dataset, IterableDataset):
