@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastdata import _native
+from fastdata.decode.pillow import ImageInfo, open_image
 from fastdata.errors import SampleError
 from fastdata.storage.encodings import DEFAULT_STRIDE
 
@@ -113,3 +114,32 @@ def seek_points_many(
         packed if code == "ok" else DecodeError(code, detail, offset)
         for packed, code, detail, offset in _native.build_seek_points(data, stride)
     ]
+
+
+def seek_tables(
+    images: Sequence[tuple[bytes, ImageInfo]], stride: int | None
+) -> list[bytes | SampleError | None]:
+    """Return a table per image; None for those without one, or an error for undecodable ones.
+
+    This decodes all entropy-coded data, so it also finds damage that the markers do not show. A
+    damaged image that Pillow decodes gets no seek points; Pillow decodes it later, too.
+    ``SEEK_BATCH`` images at a time are fast. Without a stride, there are no tables.
+    """
+    if stride is None:
+        return [None] * len(images)
+    jpegs = [blob for blob, info in images if info.encoding == "jpeg"]
+    made = iter(seek_points_many(jpegs, stride))
+    return [
+        _judge(next(made), blob, info) if info.encoding == "jpeg" else None for blob, info in images
+    ]
+
+
+def _judge(made: bytes | DecodeError, blob: bytes, info: ImageInfo) -> bytes | SampleError | None:
+    if not isinstance(made, DecodeError):
+        return made
+    if made.code != "unsupported":
+        try:
+            open_image(blob, info)
+        except SampleError as error:
+            return error
+    return None
