@@ -292,7 +292,8 @@ def _in_module(module: ModuleType) -> str:
     own = [one for one in [*vars(module).values()] if isinstance(one, type)]
     # Named tuples are made by eval.
     kinds = [one for one in own if one.__module__ == module.__name__ and not issubclass(one, tuple)]
-    return next((path for one in (module, *kinds) for path in _replaced(one)), "")
+    holders: list[type[Any] | ModuleType] = [module, *kinds]
+    return next((path for one in holders for path in _replaced(one)), "")
 
 
 def _used(module: ModuleType) -> list[ModuleType]:
