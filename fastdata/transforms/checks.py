@@ -147,14 +147,6 @@ def above_zero(who: str, name: str, values: Any) -> tuple[float, float]:
     return least, greatest
 
 
-def positive(who: str, name: str, values: Any) -> tuple[float, ...]:
-    """Check two numbers above 0."""
-    factors = numbers(who, name, values, 2)
-    if min(factors) <= 0:
-        raise _wrong(who, name, factors, "above 0", "Give for example (0.8, 1.2).")
-    return factors
-
-
 def around(middle: float, least: float, most: float) -> Check:
     """Return the check of a range as ColorJitter takes it; (middle, middle) changes nothing."""
 

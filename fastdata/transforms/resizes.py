@@ -158,10 +158,10 @@ class ResizeKeepRatio(_Resizing, Sized):
     longest: Annotated[float, checks.number_from(-math.inf, math.inf)] = 0.0
     interpolation: Filters = "bilinear"
     random_scale_prob: Probability = 0.0
-    random_scale_range: Annotated[Range, checks.positive] = (0.85, 1.05)
+    random_scale_range: Annotated[Range, checks.above_zero] = (0.85, 1.05)
     random_scale_area: bool = False
     random_aspect_prob: Probability = 0.0
-    random_aspect_range: Annotated[Range, checks.positive] = (0.9, 1.11)
+    random_aspect_range: Annotated[Range, checks.above_zero] = (0.9, 1.11)
 
     def size_after(self, size: Fixed) -> Fixed:
         return None

@@ -85,7 +85,7 @@ class RandomAffine(Filling):
 
     degrees: Angles
     translate: Annotated[Sequence[float] | None, checks.optional(_parts)] = None
-    scale: Annotated[Sequence[float] | None, checks.optional(checks.positive)] = None
+    scale: Annotated[Sequence[float] | None, checks.optional(checks.above_zero)] = None
     shear: Annotated[
         float | Sequence[float] | None, checks.optional(partial(checks.angles, counts=(2, 4)))
     ] = None
