@@ -134,9 +134,9 @@ test-aarch64: setup  ## test the native core for aarch64, emulated (x86-64 Debia
 	PYTHON=$(BIN)/python tests/aarch64.sh $(ARGS)
 
 # The checkers of types and imports do not know that setup.cfg maps converters/ to
-# fastdata.converters, so they read a folder of links with the layout of imports. The import checker
-# ignores .pyi files, so the native module is there as .py, too. Vermin takes decode() of any bytes
-# for Python 2's str.decode.
+# fastdata.converters, so they read a folder of links with the layout of imports. The types of the
+# native module are generated; the import checker ignores .pyi files, so they are there as .py, too.
+# Vermin takes decode() of any bytes for Python 2's str.decode.
 lint: setup  ## check style, types and imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -148,7 +148,8 @@ lint: setup  ## check style, types and imports
 	ln -s $(CURDIR)/converters build/typed/fastdata/converters
 	ln -s $(CURDIR)/benchmarks build/typed/fastdata/benchmarks
 	ln -s $(CURDIR)/examples build/typed/fastdata/examples
-	cp fastdata/_native.pyi build/typed/fastdata/_native.py
+	$(BIN)/pybind11-stubgen fastdata._native -o build/typed --ignore-invalid-expressions fastdata::
+	cp build/typed/fastdata/_native.pyi build/typed/fastdata/_native.py
 	cd build/typed && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml -p fastdata
 	cd build/typed && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config $(CURDIR)/.importlinter
 

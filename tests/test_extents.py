@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fastdata._native import crc32c
 from jpegs import encode, picture
 
 from fastdata import _native
-from fastdata._native import crc32c
 from fastdata.decode import (
     DecodeError,
     Engine,
