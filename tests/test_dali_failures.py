@@ -211,7 +211,7 @@ def turned() -> ImageDataset:
         (lambda: DALILoader(images(lambda image: image)), "needs the native path"),
         (lambda: DALILoader(images(Compose([CROPS, RandomGrayscale()]))), "augmentations"),
         (lambda: DALILoader(images(Resize(40)), collate_fn=list), "images of different sizes"),
-        (lambda: DALILoader(images(TWO_FILTERS)), "resizes with bilinear or lanczos"),
+        (lambda: DALILoader(images(TWO_FILTERS)), "a choice of interpolations"),
         (lambda: DALILoader(turned()), "exif_transpose=True"),
     ],
 )
