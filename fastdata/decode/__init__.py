@@ -18,7 +18,6 @@ from fastdata.decode.jpeg import (
     DecodeError,
     JpegInfo,
     jpeg_info,
-    rewrite_baseline,
     seek_points,
     seek_points_many,
 )
@@ -34,7 +33,6 @@ __all__ = [
     "decode_batch",
     "decode_jpeg",
     "jpeg_info",
-    "rewrite_baseline",
     "seek_points",
     "seek_points_many",
 ]

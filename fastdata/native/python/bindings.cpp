@@ -16,7 +16,6 @@
 #include "jpeg/probe.h"
 #include "python/python_view.h"
 #include "python/released.h"
-#include "jpeg/rewrite.h"
 #include "jpeg/seek_points.h"
 #include "jpeg/segments.h"
 
@@ -57,20 +56,6 @@ py::list build_seek_points_python(const py::sequence& data, int stride) {
   for (const auto& [s, packed] : built)
     results.append(py::make_tuple(as_bytes(packed), code_name(s.code), s.detail, s.offset));
   return results;
-}
-
-py::tuple rewrite_baseline_python(ByteSpan data) {
-  std::vector<uint8_t> out;
-  Status s;
-  {
-    const Released release;
-    try {
-      s = rewrite_baseline(data, out);
-    } catch (const std::bad_alloc&) {
-      s = {Code::out_of_memory, "not enough memory for this image's coefficients"};
-    }
-  }
-  return py::make_tuple(as_bytes(out), code_name(s.code), s.detail, s.offset);
 }
 
 Status png_pixels_python(const PngHeader& header, ByteSpan inflated, ByteSpan palette,
@@ -189,8 +174,6 @@ PYBIND11_MODULE(_native, m) {
       "Return the number of a JPEG's scans, without those of a thumbnail in a segment.");
   m.def("jpeg_segments", &jpeg_segments, py::arg("data"),
         "Return (marker, begin, end) of a JPEG's segments before its first scan.");
-  m.def("rewrite_baseline", &rewrite_baseline_python, py::arg("data"),
-        "Return (JPEG, code, detail, offset). An empty JPEG: the data is baseline already.");
   m.def("build_seek_points", &build_seek_points_python, py::arg("data"), py::arg("stride"),
         "Return (packed table, code, detail, offset) of each JPEG.");
   m.def("check_seek_points", &check_seek_points, py::arg("table"), py::arg("data"),
