@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from fastdata import _native
-from fastdata.decode.codecs import open_image, probe
-from fastdata.decode.pillow import ImageInfo
+from fastdata.decode.pillow import ImageInfo, open_image, probe
 from fastdata.errors import CorruptionError, DatasetError, SampleError, printable
 from fastdata.executors import report
 from fastdata.maintenance.indexes import Finding
