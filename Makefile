@@ -59,7 +59,10 @@ $(VENV)/.done: setup.cfg setup.py pyproject.toml constraints.txt $(shell find fa
 
 RUN = $(if $(wildcard $(VENV)/.done),$(VENV),.venvs/run)
 run: $(RUN)/.done  ## convert a made sample (or ROOT=/data/imagenet) to LMDB, verify it, iterate it
-	$(RUN)/bin/python examples/convert_and_load.py $(if $(ROOT),--root $(ROOT)) $(ARGS)
+	$(if $(ROOT),,test -d run/imagenet || $(RUN)/bin/fastdata sample --out run/imagenet)
+	$(RUN)/bin/fastdata convert imagenet --root $(or $(ROOT),run/imagenet) --split train --out run/imagenet-train-lmdb
+	$(RUN)/bin/fastdata verify run/imagenet-train-lmdb
+	$(RUN)/bin/fastdata bench run/imagenet-train-lmdb
 
 # A file's tests stay together: they share servers and clusters. Their order is conftest.py's, not
 # by number, which would begin the few long ones last.
@@ -189,8 +192,8 @@ site: .venvs/site/.done  ## build the documentation site into build/site
 wheels:  ## build dist/: the source distribution and the wheels for Linux (ARGS="x86_64")
 	PYTHON=$(PYTHON) .github/wheels/build.sh $(ARGS)
 
-test-wheels:  ## try the wheels in dist/ in empty environments (ARGS=--with-torch); aarch64 emulated
-	.github/wheels/try.sh $(ARGS)
+test-wheels:  ## try the wheels in dist/ in empty environments; aarch64 emulated
+	.github/wheels/try.sh
 	WHEEL=1 PYTHON=$(PYTHON) tests/aarch64.sh
 
 wheel: setup  ## build dist/fastdata_torch-*.whl

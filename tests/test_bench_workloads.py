@@ -28,7 +28,6 @@ _SMALL = ["--seconds=0.1", "--warmup=0", "--rounds=1", "--threads=1", "--batch-s
 #: Options that make a workload small, and modules that it needs.
 _RUNS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "buckets": ([], ()),
-    "fields": (["--contender=no columns", "--contender=20 columns, two read"], ()),
     "hugging_face": (
         ["--case=shuffled", "--contender=torch", "--contender=fastdata, with_transform"],
         ("datasets",),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from loader_data import (
     tree,
 )
 from PIL import Image
-from scans import Scan, drawn, write
+from scans import Scan
 from torchvision_stub import import_torchvision
 
 torch = pytest.importorskip("torch")
@@ -150,30 +149,6 @@ def test_two_views() -> None:
         assert not same(ours[0], ours[1])
         for view, other in zip(ours, native, strict=True):
             assert (view.int() - other.int()).abs().float().mean() < 1.5
-
-
-def test_it_says_what_is_not_dalis_to_decode() -> None:
-    """PNGs without an index, and JPEGs that have no seek points where others do."""
-    root, rng = folder() / "tree", Random(5)
-    for number in range(12):
-        path = root / "class" / f"{number:02}.{'png' if number < 4 else 'jpg'}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if number < 10:
-            Image.fromarray(picture(70, 50, number)).save(path)
-        else:  # the core decodes it, and cannot enter it at any place but its begin
-            path.write_bytes(write(drawn(70, 50, "4:2:0", rng), SCANS, progressive=False))
-    packed = {f"packed-{points}": points for points in (True, False)}
-    for name, points in packed.items():
-        pack_tree(root, root.parent / name, "folder", seek_points=points)
-    in_place = import_torchvision().datasets.ImageFolder(root)
-    for data in (in_place, *(root.parent / name for name in packed)):
-        loader = DALILoader(ImageDataset(data, CROPS), **SHUFFLED)
-        said = loader.explain()
-        list(loader)
-        assert loader.explain() == said
-        for kind, decoders in loader.stats().kinds.items():
-            for decoder, count in decoders.items():
-                assert f"{count / 12:.0%} {kind} ({decoder})" in said
 
 
 @settings(max_examples=12)

@@ -27,7 +27,7 @@ import simgpu  # noqa: E402
 
 from fastdata import DataLoader, ImageDataset  # noqa: E402
 from fastdata.dali import DALILoader  # noqa: E402
-from fastdata.dali.decoders import decodes  # noqa: E402
+from fastdata.dali.graph import decodes  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
 
 needs_simulation = pytest.mark.skipif(

@@ -280,7 +280,6 @@ MISTAKES: dict[str, Any] = {
     "a function": lambda self: mirrored,
     "a class": lambda self: own.RandomHorizontalFlip,
     "itself": lambda self: self,
-    "deep in itself": lambda self: own.Compose([v1.RandomApply([v1.RandomChoice([self])])]),
     "no function": own.RandomHorizontalFlip(),
     "a property": property(lambda self: own.RandomHorizontalFlip()),
     "a number": 5,

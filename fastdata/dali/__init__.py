@@ -8,18 +8,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
 
-from fastdata import _native
 from fastdata.dali.batches import DALIField
-from fastdata.dali.decoders import BESIDES
 from fastdata.dali.graph import Graph
 from fastdata.dali.runner import Runner
-from fastdata.decode.decoders import NATIVE
-from fastdata.decode.rows import describe_kinds
 from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, copy_stream, numbered, on_device, on_stream
 from fastdata.errors import UsageError
@@ -176,18 +171,8 @@ class _DALIPath(NativePath):
         self._runner: Runner | None = None
 
     def describe_kinds(self) -> str:
-        """See `NativePath.describe_kinds`."""
-        theirs = {"jpeg", *filter(self.graph.decodes, BESIDES)}
-        decoder = partial(self._decoder, theirs)
-        return describe_kinds(self.source, self._readable.limits, self._readable.subset, decoder)
-
-    def _decoder(self, theirs: set[str], kind: str, extents: _native.Extents, slot: int) -> str:
-        """Return the decoder of an image that the core can decode; ``theirs``: kinds of DALI's."""
-        if kind == "jpeg":
-            given = extents.seekable[slot] or not self.source.capabilities.seek_points
-        else:  # without an index, only JPEGs are known before they are read
-            given = kind != "png" or extents.encodings[slot] >= 0
-        return "DALI" if given and kind in theirs else NATIVE
+        """Return "": what DALI decodes is known once images are read."""
+        return ""
 
     def _pipeline(self, context: Context) -> Pipeline:
         runner = self._runner

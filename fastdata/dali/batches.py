@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from fastdata import _native
-from fastdata.dali.decoders import BESIDES
+from fastdata.dali.graph import BESIDES
 from fastdata.dali.runner import Run, Runner
 from fastdata.decode.decoders import NATIVE
 from fastdata.errors import FastdataError, warn

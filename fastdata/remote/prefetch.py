@@ -17,6 +17,7 @@ import numpy as np
 from fastdata import _native
 from fastdata.errors import FastdataError, RemoteError
 from fastdata.plan.schedule import Drawn
+from fastdata.remote.checking import read_checked
 from fastdata.remote.options import RemoteOptions, RemoteStats
 from fastdata.remote.ranges import JpegParts, Piece, RangeCache, RangeRequest, Wanted, plan
 from fastdata.remote.reader import RangeReader
@@ -449,7 +450,7 @@ class RemotePass:
             got[held.key] = data
 
         try:
-            wrong = await self._reader.read_checked(self._cache, request, take, present)
+            wrong = await read_checked(self._reader, self._cache, request, take, present)
         except FastdataError as raised:
             error = raised
         except Exception as raised:  # else the batch would wait for ever

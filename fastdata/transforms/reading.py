@@ -15,7 +15,7 @@ import numpy as np
 
 from fastdata.transforms.checks import checked
 from fastdata.transforms.forms import Form
-from fastdata.transforms.identity import is_ours, name_of, offered, reporting_loops
+from fastdata.transforms.identity import is_ours, name_of, offered
 from fastdata.transforms.joint import CONVERTED, Joint, Target
 from fastdata.transforms.outcomes import (
     HAS_TENSOR,
@@ -500,8 +500,7 @@ class Reading:
     def _part(self, part: Any) -> Step | Declined:
         """Return the step that does what a part of a container does."""
         if (instead := offered(part)) is not None:
-            with reporting_loops(part):
-                return self._part(instead)
+            return self._part(instead)
         if (parts := self.libraries.parts(part)) is not None:
             return self._resolved(Chain(tuple(parts)))
         if isinstance(part, Step) and (self.has_tensor or not is_ours(part)):
@@ -543,9 +542,8 @@ class Offered:
 def flat(transform: Any, ours: bool, libraries: Libraries) -> Iterator[Item]:
     """Yield the items of a pipeline; ``ours`` says whether it is in a Compose of fastdata."""
     if (instead := offered(transform)) is not None:
-        with reporting_loops(transform):
-            pipelines = instead.transforms if isinstance(instead, Chain) else (instead,)
-            items = tuple(item for one in pipelines for item in flat(one, True, libraries))
+        pipelines = instead.transforms if isinstance(instead, Chain) else (instead,)
+        items = tuple(item for one in pipelines for item in flat(one, True, libraries))
         steps = [one for one, _ in plain(items)]
         if any(map(is_ours, steps)) and not any(views_of(one, libraries) for one in steps):
             yield Offered(transform, items), ours
