@@ -37,9 +37,8 @@ from torchvision_stub import import_torchvision
 torch = pytest.importorskip("torch")
 dali = pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI (make setup)")
 
-from fastdata._native import crc32c  # noqa: E402
-
 from fastdata import DataLoader, ImageDataset  # noqa: E402
+from fastdata._native import crc32c  # noqa: E402
 from fastdata.dali import DALILoader  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
 from fastdata.transforms import (  # noqa: E402
