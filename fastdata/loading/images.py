@@ -13,7 +13,7 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from fastdata.dataset import ImageDataset
-from fastdata.decode.folders import SAMPLE_METHODS, folder_class, other_labels, streaming_hint
+from fastdata.decode.folders import SAMPLE_METHODS, folder_class, other_labels
 from fastdata.errors import UsageError
 from fastdata.loading.fields.names import BESIDES, SOURCE
 from fastdata.loading.fields.readable import Readable, Unreadable, overridden
@@ -93,9 +93,7 @@ def _recognise(dataset: Any) -> Readable | Unreadable:
     why = unread(dataset)
     if isinstance(dataset, IterableDataset):
         why = f"{class_name(dataset)} is an IterableDataset, which decides what it reads"
-    hint = (
-        wrapping_hint(dataset) or streaming_hint(dataset) or remedy(dataset, holds_images(dataset))
-    )
+    hint = wrapping_hint(dataset) or remedy(dataset, holds_images(dataset))
     return Unreadable(why, hint)
 
 

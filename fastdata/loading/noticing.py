@@ -18,7 +18,6 @@ from torch.utils.data import TensorDataset
 
 from fastdata.loading.fields.readable import NUMBERED
 from fastdata.loading.passes import WrappedPass
-from fastdata.remote.patterns import pattern_of
 from fastdata.text import class_name
 
 #: Most parts of a batch to inspect.
@@ -87,7 +86,6 @@ _REMEDIES = {
 #: Where datasets keep the folder, or the files, of their images.
 _ROOTS: tuple[Callable[[Any], Any], ...] = (
     *map(operator.attrgetter, ("root", "reader.root", "input_dir", "img_dir", "dataset.root")),
-    lambda pipeline: pattern_of(pipeline.pipeline[0].urls),
     lambda streaming: streaming.streams[0].local,
 )
 
