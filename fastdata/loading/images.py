@@ -13,7 +13,7 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from fastdata.dataset import ImageDataset
-from fastdata.decode.folders import SAMPLE_METHODS, folder_class, other_labels, streaming_hint
+from fastdata.decode.folders import SAMPLE_METHODS, folder_class, other_labels
 from fastdata.decode.hub import HUB_METHODS
 from fastdata.errors import UsageError
 from fastdata.loading.fields.names import BESIDES, SOURCE
@@ -91,7 +91,7 @@ def _recognise(dataset: Any) -> Readable | Unreadable:
     why = unread(dataset)
     if isinstance(dataset, IterableDataset):
         why = f"{class_name(dataset)} is an IterableDataset, which decides what it reads"
-    return Unreadable(why, streaming_hint(dataset) or remedy(dataset, holds_images(dataset)))
+    return Unreadable(why, remedy(dataset, holds_images(dataset)))
 
 
 class PrefixDataset(NativeSamples, Dataset[Any]):

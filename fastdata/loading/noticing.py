@@ -17,7 +17,6 @@ from torch.utils.data import TensorDataset
 
 from fastdata.loading.fields.readable import NUMBERED
 from fastdata.loading.passes import WrappedPass
-from fastdata.remote.patterns import pattern_of
 from fastdata.text import class_name
 
 #: Most parts of a list to inspect.
@@ -79,7 +78,6 @@ _REMEDIES = {
 _ROOTS: tuple[Callable[[Any], Any], ...] = (
     operator.attrgetter("root"),
     operator.attrgetter("reader.root"),
-    lambda pipeline: pattern_of(pipeline.pipeline[0].urls),
 )
 
 
