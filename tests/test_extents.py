@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from core_batches import decode_batch, job_of
-from fastdata._native import crc32c
 from jpegs import encode, picture
 
 from fastdata import _native
+from fastdata._native import crc32c
 from fastdata.decode import DecodeError, seek_points
 from fastdata.errors import CorruptionError
 from fastdata.storage.index import Index

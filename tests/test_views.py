@@ -60,8 +60,8 @@ def shapes(views: dict[str, list[Any]]) -> dict[str, list[tuple[int, ...]]]:
 
 def test_a_batch_is_a_tensor_for_each_view() -> None:
     loader = DataLoader(images(CROPPED), 10, num_workers=2, seed=1)
-    assert "5 views: random resized crop to 24 x 24" in loader.explain()
-    assert "| 3 of random resized crop to 9 x 9" in loader.explain()
+    assert "5 views: RandomResizedCrop((24, 24)" in loader.explain()
+    assert "| 3 of RandomResizedCrop((9, 9)" in loader.explain()
     *_, (last, labels) = batches = list(loader)
     assert len(batches) == 6 and len(labels) == 3  # fewer samples, in each view
     for views, labels in batches:

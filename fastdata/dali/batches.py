@@ -1,7 +1,7 @@
 """Batches that DALI decodes; the native core and Pillow decode the other samples.
 
 One image that DALI cannot decode ends its whole pipeline, and it decodes some images to other
-colours than Pillow. So it gets only images that it decodes to Pillow's colours.
+colours than Pillow. So it gets only baseline JPEGs, of Pillow's colours.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import numpy.typing as npt
 import torch
 
 from fastdata import _native
-from fastdata.dali.graph import BESIDES
 from fastdata.dali.runner import Run, Runner
 from fastdata.decode.decoders import NATIVE
 from fastdata.errors import warn
@@ -27,13 +26,9 @@ from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.source import BlobColumn
 
 _JPEG = ENCODINGS.index("jpeg")
-_PNG = b"\x89PNG\r\n\x1a\n"
 _EOI = b"\xff\xd9"
 #: Memory of views whose samples DALI decodes into its own.
 _NO_MEMORY = BatchMemory(None, None)
-
-# PNG's colour types grey, RGB, palette, and RGB with alpha.
-_PNG_COLOURS = (0, 2, 3, 6)
 
 
 @dataclass(eq=False)
@@ -66,7 +61,6 @@ class DALIField(ImageField):
         self._runner, self._device = runner, device
         self._on_gpu = device.type == "cuda"
         self._warned: set[bool] = set()  # of a batch that failed, of no pipeline
-        self._decodes: dict[str, bool] = {}
 
     def _decode(
         self, batch: Batch, state: ImageState, skip: npt.NDArray[np.bool_] | None = None
@@ -109,8 +103,7 @@ class DALIField(ImageField):
             data = samples[slot]
             size = int(blobs.widths[slot]), int(blobs.heights[slot])
             # If it cannot be read or is damaged, the core says why, as in the native loader.
-            kind = None if data is None else _kind(data, size, bool(seekable[slot]))
-            known = kind == "jpeg" or (kind in BESIDES and self._is_decoded(kind))
+            known = data is not None and _is_whole_jpeg(data, size, bool(seekable[slot]))
             (theirs if known else ours).append(slot)
         self._decode_ourselves(batch, state, ours)
         if theirs:
@@ -190,17 +183,7 @@ class DALIField(ImageField):
         candidates: npt.NDArray[np.bool_] = ~gathered.pillow & maybe_jpeg
         if self._source.capabilities.seek_points:  # without a checksum it may be damaged
             candidates &= np.asarray(gathered.extents.seekable) > 0
-        for name in BESIDES:
-            there = encodings == ENCODINGS.index(name)
-            if there.any() and self._is_decoded(name):
-                candidates |= there
         return candidates
-
-    def _is_decoded(self, encoding: str) -> bool:
-        """Return whether DALI decodes an encoding; without a device, the next pass tries again."""
-        if encoding not in self._decodes:
-            self._decodes[encoding] = self._runner.graph.decodes(encoding)
-        return self._decodes[encoding]
 
     def _warn(self, error: Exception) -> None:
         broken = self._runner.broken is not None
@@ -266,22 +249,16 @@ class DALIField(ImageField):
         super().cancel(batch)
 
 
-def _kind(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: bool) -> str | None:
-    """Return the encoding of a sample that DALI may decode to Pillow's pixels; None of others.
+def _is_whole_jpeg(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: bool) -> bool:
+    """Return whether a sample is a baseline JPEG, which DALI decodes to Pillow's colours.
 
     ``size``: (width, height) that its crop was drawn for; ``seekable``: it was decoded once.
     """
     kind, width, height, *_, code, _, _ = _native.probe(data)
-    if kind.startswith("jpeg"):
-        if (width, height) != size or code != "ok":
-            return None
-        # A file that was cut decodes in part or not at all, depending on the crop.
-        return kind if seekable or data[-2:].tobytes() == _EOI else None
-    head = data[:33].tobytes()
-    if head[:8] != _PNG or len(head) < 33:
-        return None
-    said = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
-    return "png" if said == size and head[24] == 8 and head[25] in _PNG_COLOURS else None
+    if kind != "jpeg" or (width, height) != size or code != "ok":
+        return False
+    # A file that was cut decodes in part or not at all, depending on the crop.
+    return seekable or data[-2:].tobytes() == _EOI
 
 
 def _stretches(marked: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:

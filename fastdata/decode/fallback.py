@@ -39,7 +39,7 @@ class FallbackStep(Enum):
 
     FAIL = 0
     WITHOUT_TABLE = 1  # decode natively, from the image's beginning
-    CODEC = 2  # decode by the codec table, whose last entry is Pillow
+    CODEC = 2  # decode by the codec table
 
 
 class Verdict(NamedTuple):
