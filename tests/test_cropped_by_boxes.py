@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from core_batches import decode_batch
 from jpegs import picture
 from PIL import Image
 
 from fastdata import _native
 from fastdata import transforms as ours
-from fastdata.decode import decode_batch
 from fastdata.plan.draws import sample_keys
 from fastdata.transforms.compile import compile_recipe
 from fastdata.transforms.joint import Joint, Target

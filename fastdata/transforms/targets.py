@@ -1,7 +1,6 @@
 """Transforms of boxes beside an image, with torchvision's arithmetic (0.28).
 
-They need a joint transform: ``ImageDataset(transforms=…)``, or a dataset of torchvision's that
-``wrap_dataset_for_transforms_v2`` has wrapped.
+They need a joint transform: ``ImageDataset(transforms=…)``.
 """
 
 from __future__ import annotations
