@@ -156,8 +156,6 @@ PEERS = [
             ("litdata", "Lightning's LitData, Pillow", "litdata"),
         )
     ),
-    _peer("petastorm-thread", "petastorm_reader", "threads", "thread", folder="petastorm"),
-    _peer("petastorm-process", "petastorm_reader", "processes", "process", folder="petastorm"),
     _peer("spdl", "spdl_pipeline", "SPDL: FFmpeg in threads", tolerance=4.0, why=_FFMPEG),
     Contender("dali-cpu", _PIPELINE, "cpu", "dali", note="NVIDIA DALI on the CPU", **_DALI),
     Contender("dali-fastdata", _FASTDATA, "dali", note="DALILoader, on the CPU", **_DALI, **_LMDB),

@@ -26,9 +26,8 @@ from fastdata.converters.records import Record, read_record
 from fastdata.converters.rows import NullError, read_row
 
 from fastdata._native import crc32c
-from fastdata.decode.codecs import probe
 from fastdata.decode.jpeg import SEEK_BATCH, seek_tables
-from fastdata.decode.pillow import ImageInfo
+from fastdata.decode.pillow import ImageInfo, probe
 from fastdata.errors import DataError, SampleError, UnreadableError, printable
 from fastdata.executors import report
 from fastdata.remote.answers import ChangedError

@@ -30,6 +30,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from fastdata.errors import DataError, UsageError
 from fastdata.machine import usable_cpus
+from fastdata.waiting import AWAITED
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -449,17 +450,6 @@ def _cancel(future: Future[Any]) -> None:
 
 _EXECUTORS: weakref.WeakSet[DaemonThreads] = weakref.WeakSet()
 _THREADS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-#: Requests to servers that threads wait for.
-_AWAITED: set[Future[Any]] = set()
-
-
-def awaited(request: Future[Any]) -> Any:
-    """Wait for a request to a server; raise CancelledError if the interpreter ends."""
-    _AWAITED.add(request)
-    try:
-        return request.result()
-    finally:
-        _AWAITED.discard(request)
 
 
 def end_daemon_threads() -> None:
@@ -468,7 +458,7 @@ def end_daemon_threads() -> None:
         executor.shutdown(wait=False, cancel_futures=True)
     for thread in list(_THREADS):
         while thread.is_alive():
-            for request in tuple(_AWAITED):  # a copy in one step, as threads add others
+            for request in tuple(AWAITED):  # a copy in one step, as threads add others
                 request.cancel()
             thread.join(_SLICE)
 

@@ -19,10 +19,6 @@ _CIFAR = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 _OPENAI = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 
 
-#: What ``__fastdata__`` returns of classes that no warning has a line for: a dataset's.
-LINES = {"MultiCropDataset": "Views(*self.trans)"}
-
-
 def small(name: str) -> bool:
     return name.startswith("CIFAR")
 

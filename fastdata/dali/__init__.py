@@ -8,18 +8,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
 
-from fastdata import _native
 from fastdata.dali.batches import DALIField
-from fastdata.dali.decoders import BESIDES
 from fastdata.dali.graph import Graph
 from fastdata.dali.runner import Runner
-from fastdata.decode.decoders import NATIVE
-from fastdata.decode.rows import describe_kinds
 from fastdata.device.delivery import destination
 from fastdata.device.transfer import Destination, copy_stream, numbered, on_device, on_stream
 from fastdata.errors import UsageError
@@ -139,55 +134,26 @@ class _DALIPath(NativePath):
         images, recipe = resolved.images, resolved.recipe
         assert images is not None
         assert recipe is not None
-        if images.cache not in (None, Cache(bytes=0)):
-            raise UsageError(
-                f"cache={images.cache}: DALI has no use for seek points",
-                "Leave it out of the ImageDataset.",
-            )
-        if images.source.upright:
-            raise UsageError(
-                "exif_transpose=True turns images, and DALILoader does not",
-                "Leave it out of the ImageDataset, or use a fastdata.DataLoader.",
-            )
-        if recipe.parts:
-            raise UsageError(
-                "parts of the dataset have different transforms, and DALILoader takes one",
-                "Use a fastdata.DataLoader, or give all the same.",
-            )
-        if step := next((step for one in recipe.programs for step in one.pixels), None):
-            raise UsageError(
-                f"the transform has augmentations, which DALILoader lacks: {step.words}",
-                "Use a fastdata.DataLoader, or leave them to the loader's batch_transform.",
-            )
-        if not all(program.one_size for program in recipe.programs):
-            raise UsageError(
-                "the transform leaves images of different sizes, and DALILoader needs one size",
-                "Use a fastdata.DataLoader, or bring them to one size.",
-            )
-        filters = (getattr(step, "filters", ()) for one in recipe.programs for step in one.steps)
-        if several := next((names for names in filters if len(names) > 1), None):
-            raise UsageError(
-                f"the transform resizes with {' or '.join(several)}, and DALI has one filter",
-                "Use a fastdata.DataLoader, or give the transform one interpolation.",
-            )
+        steps = [step for program in recipe.programs for step in program.steps]
+        lacks = {
+            f"cache={images.cache}": images.cache not in (None, Cache(bytes=0)),
+            "exif_transpose=True": images.source.upright,
+            "a transform for each part of the dataset": bool(recipe.parts),
+            "augmentations of pixels": any(program.pixels for program in recipe.programs),
+            "images of different sizes": not all(program.one_size for program in recipe.programs),
+            "a choice of interpolations": any(len(getattr(s, "filters", ())) > 1 for s in steps),
+        }
+        if asked := ", ".join(what for what, wanted in lacks.items() if wanted):
+            hint = "Leave them out, or use a fastdata.DataLoader."
+            raise UsageError(f"DALILoader has no {asked}", hint)
         super().__init__(resolved)
         self.graph = graph
         self._device, self._batch_size = device, batch_size
         self._runner: Runner | None = None
 
     def describe_kinds(self) -> str:
-        """See `NativePath.describe_kinds`."""
-        theirs = {"jpeg", *filter(self.graph.decodes, BESIDES)}
-        decoder = partial(self._decoder, theirs)
-        return describe_kinds(self.source, self._readable.limits, self._readable.subset, decoder)
-
-    def _decoder(self, theirs: set[str], kind: str, extents: _native.Extents, slot: int) -> str:
-        """Return the decoder of an image that the core can decode; ``theirs``: kinds of DALI's."""
-        if kind == "jpeg":
-            given = extents.seekable[slot] or not self.source.capabilities.seek_points
-        else:  # without an index, only JPEGs are known before they are read
-            given = kind != "png" or extents.encodings[slot] >= 0
-        return "DALI" if given and kind in theirs else NATIVE
+        """Return "": what DALI decodes is known once images are read."""
+        return ""
 
     def _pipeline(self, context: Context) -> Pipeline:
         runner = self._runner

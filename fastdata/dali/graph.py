@@ -5,26 +5,25 @@ All geometry comes in as data, drawn by fastdata; DALI draws nothing.
 
 from __future__ import annotations
 
-from contextlib import suppress
+import functools
+import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from fastdata import _native
-from fastdata.dali.decoders import (
-    SIDE,
-    arguments,
-    dali,
-    decodes,
-    example,
-    files_input,
-)
 from fastdata.transforms.geometry import Cuts
 
 if TYPE_CHECKING:
     from fastdata.transforms.recipe import Program
+
+
+#: Side, in pixels, of the images that fill a new pipeline: an ordinary photograph's. A GPU's JPEG
+#: engine does not take small ones, and nvImageCodec may not come back to the engine then.
+_SIDE = 512
 
 
 @dataclass(frozen=True)
@@ -56,9 +55,9 @@ class Graph:
         built.build()
         # A GPU gets a whole batch, for which its decoders reserve memory.
         count = 1 if self.device_id is None else batch_size
-        samples = [example("jpeg")] * count
+        samples = [_photograph()] * count
         whole = np.zeros((len(self.programs), count), _native.CUT)
-        whole["box"] = 0, 0, SIDE, SIDE
+        whole["box"] = 0, 0, _SIDE, _SIDE
         for cut, program in zip(whole, self.programs, strict=True):
             cut["size"] = program.size
         # A full pipeline takes and gives one batch at a time. The first schedule_run() runs it
@@ -69,12 +68,6 @@ class Graph:
         for _ in range(self.depth):
             built.outputs()
         return built
-
-    def decodes(self, encoding: str) -> bool:
-        """Return whether DALI decodes one of `BESIDES`; False if it cannot use the device."""
-        with suppress(RuntimeError):
-            return decodes(encoding, self.device_id)
-        return False
 
     def feed(
         self,
@@ -105,7 +98,7 @@ class Graph:
     def _define(self) -> list[Any]:
         """Return the outputs of a pipeline: a batch of images for each view."""
         fn, types = dali().fn, dali().types
-        data, decoding = files_input(), arguments(self.device_id)
+        data, decoding = _files_input(), _arguments(self.device_id)
         # On a GPU, decoding a region may fail (github.com/NVIDIA/nvImageCodec/issues/55).
         whole = None if self.device_id is None else fn.decoders.image(data, **decoding)
         results = []
@@ -159,3 +152,35 @@ class Graph:
 
 def _resizes(program: Program) -> bool:
     return any(step.resizes for step in program.steps)
+
+
+def _arguments(device_id: int | None) -> dict[str, Any]:
+    """Return the arguments of DALI's decoders."""
+    # EXIF is for viewers: Pillow and the native core do not turn images either.
+    chosen = {"output_type": dali().types.RGB, "adjust_orientation": False}
+    if device_id is None:
+        return {**chosen, "device": "cpu"}
+    # All JPEGs for the engine, if there is one.
+    return {**chosen, "device": "mixed", "hw_decoder_load": 1.0}
+
+
+def _files_input() -> Any:
+    """Return the input of a pipeline: the bytes of files, named "data"."""
+    uint8 = dali().types.UINT8
+    return dali().fn.external_source(name="data", ndim=1, dtype=uint8, no_copy=True)
+
+
+@functools.cache
+def _photograph() -> npt.NDArray[np.uint8]:
+    """Return the bytes of a square JPEG of noise."""
+    file = io.BytesIO()
+    noise = Image.effect_noise((_SIDE, _SIDE), 40).convert("RGB")
+    noise.save(file, "JPEG", subsampling="4:2:0")
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def dali() -> Any:
+    """Return DALI, whose type stubs are incomplete."""
+    import nvidia.dali
+
+    return nvidia.dali

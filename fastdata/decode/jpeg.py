@@ -1,4 +1,4 @@
-"""JPEGs: headers, seek points and lossless rewriting by the native core."""
+"""JPEGs: headers and seek points by the native core."""
 
 from __future__ import annotations
 
@@ -28,16 +28,14 @@ class DecodeError(SampleError, ValueError):
         code: The kind of damage, in one word: ``truncated``, ``bad_scan_data``, ….
         detail: Why.
         offset: At about which byte of the image.
-        index: Which sample of a batch; else None.
     """
 
-    def __init__(self, code: str, detail: str, offset: int = 0, index: int | None = None) -> None:
-        where = "" if index is None else f"sample {index}: "
-        super().__init__(f"{where}{detail} ({code}, at byte {offset})", _HINTS.get(code, ""))
-        self.code, self.detail, self.offset, self.index = code, detail, offset, index
+    def __init__(self, code: str, detail: str, offset: int = 0) -> None:
+        super().__init__(f"{detail} ({code}, at byte {offset})", _HINTS.get(code, ""))
+        self.code, self.detail, self.offset = code, detail, offset
 
-    def __reduce__(self) -> tuple[type[DecodeError], tuple[str, str, int, int | None]]:
-        return DecodeError, (self.code, self.detail, self.offset, self.index)
+    def __reduce__(self) -> tuple[type[DecodeError], tuple[str, str, int]]:
+        return DecodeError, (self.code, self.detail, self.offset)
 
 
 @dataclass(frozen=True)
@@ -114,28 +112,6 @@ def seek_points_many(
         packed if code == "ok" else DecodeError(code, detail, offset)
         for packed, code, detail, offset in _native.build_seek_points(data, stride)
     ]
-
-
-def rewrite_baseline(data: Any) -> bytes:
-    """Rewrite a JPEG as a baseline one in one scan, without loss: the same pixels to the bit.
-
-    The quantised coefficients stay, with Huffman codes made for them; so do all APPn and COM
-    segments, and what follows the image's end. Restart markers do not.
-
-    Args:
-        data: a JPEG: progressive, of several scans, or with restart markers
-            (bytes or anything with the buffer protocol).
-
-    Returns:
-        The new JPEG; the same bytes if it is a baseline one in one scan without restart markers.
-
-    Raises:
-        DecodeError: no such JPEG (CMYK, lossless, ...); a scan is missing; it is damaged.
-    """
-    written, code, detail, offset = _native.rewrite_baseline(data)
-    if code != "ok":
-        raise DecodeError(code, detail, offset)
-    return written or bytes(data)
 
 
 def seek_tables(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fastdata.device.delivery import DeviceIterator, Tracker, destination
-from fastdata.errors import UsageError, warn
+from fastdata.errors import warn
 from fastdata.text import class_name
 
 __all__ = ["DeviceLoader"]
@@ -77,7 +77,7 @@ class DeviceLoader:
         # The tracker of the pass that delivered the last batch, and the loader's state there; empty
         # where the loader's own state is the consumer's.
         self._reached: dict[Any, Any] = {}
-        self.loader = loader
+        self.loader: Any = loader
 
     def __iter__(self) -> Iterator[Any]:
         tracker = _LoaderTracker(self.loader, self._reached)
@@ -96,7 +96,7 @@ class DeviceLoader:
         return batches
 
     def __len__(self) -> int:
-        return len(self.loader)  # type: ignore[arg-type]
+        return len(self.loader)
 
     def __getattr__(self, name: str) -> Any:
         # Copying and unpickling look up attributes before `loader` exists.
@@ -119,16 +119,6 @@ class DeviceLoader:
                     sampler.set_epoch(epoch)
         self._reached.clear()
 
-    def skip_first_batches(self, count: int) -> DeviceLoader:
-        """Begin the next pass so many batches later, as `fastdata.DataLoader` does."""
-        skip = getattr(self.loader, "skip_first_batches", None)
-        if skip is None:
-            what = f"{class_name(self.loader)} has no skip_first_batches()"
-            raise UsageError(what, "Wrap a fastdata.DataLoader.")
-        skip(count)
-        self._reached = {}  # passes under way do not count
-        return self
-
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's own state after the last batch that the consumer took.
 
@@ -146,19 +136,10 @@ class DeviceLoader:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state with the next ``iter``.
-
-        Raises:
-            UsageError: The state is not the loader's, or the loader has no states.
-        """
-        if hasattr(self.loader, "load_state_dict"):
+        """Resume from a state of the loader's with the next ``iter``; {} of one without states."""
+        if state or hasattr(self.loader, "load_state_dict"):
             self.loader.load_state_dict(state)
-            self._reached = {}  # as for skip_first_batches
-        elif state != {}:  # as `state_dict` returns it
-            raise UsageError(
-                f"{class_name(self.loader)} has no load_state_dict() to load a state",
-                "Wrap a loader that can resume, such as fastdata.DataLoader.",
-            )
+            self._reached = {}  # passes under way do not count
 
     def __repr__(self) -> str:
         return f"<fastdata.DeviceLoader to {self._where.describe()}, of {self.loader!r}>"

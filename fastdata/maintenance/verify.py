@@ -17,10 +17,13 @@ import pyarrow as pa
 from fastdata.errors import CorruptionError, DatasetError, UsageError
 from fastdata.executors import Executor, Result, local_executor
 from fastdata.machine import usable_cpus
-from fastdata.maintenance.indexes import Finding, check_column_file, check_index, check_pieces
-from fastdata.maintenance.samples import (
+from fastdata.maintenance.checks import (
     Check,
+    Finding,
+    check_column_file,
+    check_index,
     check_loose_size,
+    check_pieces,
     check_rows,
     check_sample,
     file_problem,

@@ -18,6 +18,8 @@ from fastdata import _native
 from fastdata.errors import CorruptionError, DatasetError, RemoteError, UsageError
 from fastdata.once import once
 from fastdata.remote.cache import PieceCache
+from fastdata.remote.checking import read_all
+from fastdata.remote.drivers import open_filesystem
 from fastdata.remote.filesystem import download
 from fastdata.remote.manifests import images_url, read_manifest
 from fastdata.remote.options import RemoteOptions
@@ -114,7 +116,10 @@ class FetchedSource(Source):
         """Return the reader of its files, and their cache, for this process."""
         opened = self._by_process.get(os.getpid())
         if opened is None:
-            reader = RangeReader(self.server, self.options, self.storage_options)
+            # Rows of tables of this machine need no driver.
+            here = not is_url(self.server)
+            fs = None if here else open_filesystem(self.server, self.storage_options)[0]
+            reader = RangeReader(fs, self.options)
             # Another thread may have been faster. No lock: a fork could copy it locked.
             opened = self._by_process.setdefault(os.getpid(), (reader, self._cache_of(reader)))
         return opened
@@ -311,7 +316,7 @@ class RemoteSource(FetchedSource, IndexedSource):
             wanted.append(Wanted(place, ref, start, stop, record.crc32c))
         requests = merge(wanted, self.options.merge_gap, self.options.max_request)
         reader, cache = self.here()
-        got = reader.read_all(cache, requests)
+        got = read_all(reader, cache, requests)
         for place, record in enumerate(records):
             if place not in got:
                 where = self.file(record, number)

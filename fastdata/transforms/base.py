@@ -18,7 +18,7 @@ from fastdata.errors import UsageError
 from fastdata.text import human_size
 from fastdata.transforms.checks import MaskFill
 from fastdata.transforms.forms import Form, in_form
-from fastdata.transforms.geometry import SMALL_HINT
+from fastdata.transforms.geometry import SMALL_HINT, too_small
 from fastdata.transforms.identity import is_ours
 from fastdata.transforms.joint import Joint
 from fastdata.transforms.outcomes import Declined, Libraries
@@ -32,8 +32,7 @@ from fastdata.transforms.reading import (
     title_of,
     views_of,
 )
-from fastdata.transforms.recipe import program_of
-from fastdata.transforms.tree import Builder, Values
+from fastdata.transforms.tree import Builder, Values, native_program
 
 
 class Transform(Step):
@@ -68,13 +67,7 @@ class ByChance(Transform):
 
     #: The core's operation, if it is one without values.
     operation: ClassVar[str] = ""
-    #: The augmentation in words.
-    doing: Any = ""
     p: Any
-
-    @property
-    def words(self) -> str:
-        return f"{self.doing} with p {self.p:g}"
 
     def emit(self, tree: Builder) -> None:
         with tree.maybe(self.p):
@@ -118,14 +111,8 @@ class Sized(Transform):
     size: Any
 
     @property
-    def dimensions(self) -> str:
-        """The size in words: height x width, or one number."""
-        size = self.size
-        return human_size(size[1], size[0]) if isinstance(size, tuple) else str(size)
-
-    @property
     def title(self) -> str:
-        return f"{type(self).__name__}({self.dimensions})"
+        return self.words
 
     @property
     def target(self) -> tuple[int, int]:
@@ -140,11 +127,6 @@ class Sized(Transform):
 
     def size_after(self, size: Fixed) -> Fixed:
         return self.target
-
-
-def range_words(values: Any) -> str:
-    """Describe a range: its ends, or the one number that they are."""
-    return f"{values[0]:g}" if values[0] == values[1] else f"{values[0]:g} to {values[1]:g}"
 
 
 def read(
@@ -231,26 +213,33 @@ def call(
 def _view(view: Reading, image: Image.Image) -> Any:
     import torch
 
-    program = program_of(view)
+    steps, pixels = view.steps, (*view.pixels, *view.erasures)
     seed = 0
-    if any(step.is_random for step in (*program.steps, *program.pixels)):
+    if any(step.is_random for step in (*steps, *pixels)):
         seed = int(torch.randint(-(2**63), 2**63 - 1, (), device="cpu"))
-    cuts = program.draw([image.width], [image.height], np.array([seed]).view(np.uint64))
-    if small := program.too_small(cuts):
+    program, output = native_program(pixels, leading=steps), view.output()
+    cuts = program.cuts([image.width], [image.height], np.array([seed]).view(np.uint64))
+    if small := too_small(steps, cuts):
         raise UsageError(f"The image has {small[0]}.", SMALL_HINT)
-    (width, height), output = program.sizes(cuts)[0].tolist(), program.output
+    width, height = np.maximum(program.sizes(cuts), 1)[0].tolist()
     dtype = "uint8" if output.dtype == "uint8" else "float32"
-    pixels: npt.NDArray[Any] = np.empty((1, height, width, output.channels), dtype)
-    options = {**program.batch_options(), "dtype": dtype}
-    job = _native.DecodeJob(
-        [np.asarray(image.convert("RGB"))], [_native.Rendering(pixels, cuts=cuts, **options)]
+    out: npt.NDArray[Any] = np.empty((1, height, width, output.channels), dtype)
+    rendering = _native.Rendering(
+        out,
+        dtype=dtype,
+        mean=output.mean,
+        std=output.std,
+        cuts=cuts,
+        program=program,
+        fill=view.fills[0] if view.fills else (0, 0, 0),
     )
+    job = _native.DecodeJob([np.asarray(image.convert("RGB"))], [rendering])
     job.run()
     if failures := job.failures():
         _, code, detail, _ = failures[0]
         size = human_size(image.width, image.height)
         raise UsageError(f"The image is {size}: {detail} ({code}).", SMALL_HINT)
-    result: Any = torch.from_numpy(pixels[0]).permute(2, 0, 1).contiguous()
+    result: Any = torch.from_numpy(out[0]).permute(2, 0, 1).contiguous()
     result = result.to(getattr(torch, output.dtype))
     for function in view.tail_calls():
         result = function(result)

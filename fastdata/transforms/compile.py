@@ -30,6 +30,7 @@ from fastdata.transforms.base import misplaced, read
 from fastdata.transforms.checks import require_objects
 from fastdata.transforms.forms import Form
 from fastdata.transforms.identity import (
+    PACKAGES,
     composed,
     derived,
     fresh_look,
@@ -62,9 +63,8 @@ from fastdata.transforms.reading import (
     title_of,
     views_of,
 )
-from fastdata.transforms.recipe import Recipe, program_of
+from fastdata.transforms.recipe import Program, Recipe
 from fastdata.transforms.schedule import Varying
-from fastdata.transforms.scripts import imports_of, line_for
 
 #: Translators of images alone; only torchvision's transforms take targets, too.
 _OF_IMAGES: tuple[Translator, ...] = (
@@ -75,11 +75,9 @@ _ALBUMENTATIONS = Declined(
     "it takes arrays by name, and a dataset hands over an image",
     "call it in a function, as lambda image: transform(image=numpy.array(image))['image']",
 )
+_AFTER_VIEWS = Declined("it is called with all views")
 #: Packages whose classes users cannot extend by a method.
-_PACKAGES = {
-    *("PIL", "albumentations", "builtins", "fastdata", "functools", "lightly", "numpy"),
-    *("open_clip", "timm", "torch", "torchvision", "transformers"),
-}
+_PACKAGES = {"albumentations", "fastdata", *PACKAGES}
 
 
 @dataclass(frozen=True)
@@ -120,13 +118,6 @@ class _AllLibraries(Libraries):
 
     def _of_images(self, transform: Any, kind: str, dtype: str) -> Translation | None:
         return None if self.joint else _first(_OF_IMAGES, transform, kind, dtype)
-
-    def knows(self, transform: Any) -> bool:
-        """Return whether fastdata can translate a transform of this type."""
-        translation = self._of_images(transform, "pil", "uint8")
-        if translation is not None and getattr(translation, "known", True):
-            return True
-        return offers(transform) or torchvision.is_known(transform)
 
 
 def _first(
@@ -239,7 +230,7 @@ def _impossible(transform: Any, views: list[Reading], tail: Sequence[Any]) -> Re
 
 def _recipe(views: list[Reading], tail: Sequence[Any], form: Form | None) -> Recipe:
     """Return the recipe of a pipeline as it was read."""
-    programs = tuple(map(program_of, views))
+    programs = tuple(map(_program, views))
     if form is None:
         view = views[0]
         if view.joint is None:
@@ -247,9 +238,23 @@ def _recipe(views: list[Reading], tail: Sequence[Any], form: Form | None) -> Rec
         whole = replace(view.joint, as_image=view.kind == "image")
         return Recipe(programs, view.tail, unknown_steps(view), joint=whole)
     unknown = [one for view in views for one in unknown_steps(view)]
-    unknown += map(_unknown, tail)
+    unknown += [_unknown(call, _AFTER_VIEWS) for call in tail[:1]]
     calls = tuple(view.tail_calls() for view in views) if any(v.tail for v in views) else ()
     return Recipe(programs, tuple(tail), tuple(dict.fromkeys(unknown)), form, calls)
+
+
+def _program(view: Reading) -> Program:
+    """Return the core's part of a view."""
+    fill, mask_fill = view.fills or ((0, 0, 0), 0)
+    return Program(
+        view.fixed or (0, 0),
+        view.filter or "bilinear",
+        view.output(),
+        view.steps,
+        (*view.pixels, *view.erasures),
+        fill,
+        mask_fill,
+    )
 
 
 def first_of_ours(transform: Any) -> Step | None:
@@ -316,7 +321,7 @@ def _refusal(view: Reading) -> str:
         return f"{name} cannot be done here: {why}."
     words = f"{name} comes before the images have one size: {why}."
     unknown = first if why is None or why.culprit is None else why.culprit
-    hint = _hint(unknown) or own_hint(unknown)
+    hint = own_hint(unknown)
     # A resize of torchvision's would do it, if it were written so.
     resizes = type(first).__module__.startswith("torchvision.")
     if not hint and not (resizes and why is not None and why.advice):
@@ -325,29 +330,23 @@ def _refusal(view: Reading) -> str:
 
 
 def unknown_steps(view: Reading) -> tuple[Unknown, ...]:
-    """Return the steps that the core cannot do: the first of the tail, and unknown ones."""
-    tensors = view.kind in TENSORS
-    steps, joint = len(view.tail) * tensors, view.joint is not None
-    first = [_unknown(call, view.why, steps, joint) for call in view.tail[:1]]
-    rest = [call for call in view.tail[1:] if not _LIBRARIES[joint].knows(call)]
-    return (*first, *(_unknown(call, joint=joint) for call in rest))
+    """Return the first step that the core cannot do; () if it can do all."""
+    if not view.tail or view.why is None:
+        return ()
+    last = len(view.tail) if view.kind in TENSORS else 0
+    return (_unknown(view.tail[0], view.why, last, view.joint is not None),)
 
 
-def _unknown(
-    transform: Any, why: Declined | None = None, last: int = 0, joint: bool = False
-) -> Unknown:
-    """Describe a step that the core cannot do, and why; without a reason, find one.
+def _unknown(transform: Any, why: Declined, last: int = 0, joint: bool = False) -> Unknown:
+    """Describe a step that the core cannot do, and why.
 
     Where it gets a tensor, ``last`` steps at the pipeline's end begin with it. A ``joint`` one
     takes samples with targets.
     """
-    if why is None:
-        translation = _LIBRARIES[False].translate(transform, "pil", "uint8")
-        why = NOT_KNOWN if getattr(translation, "known", True) else translation
     advice = f"{why.advice[:1].upper()}{why.advice[1:]}." if why.advice else ""
     name = title_of(transform)
     unknown = transform if why.culprit is None else why.culprit
-    if hint := _hint(unknown) or advice:
+    if hint := advice or ("Undo that." if override(unknown) else ""):
         return Unknown(name, str(why), hint)
     which = f"your {name}"
     if last > 1:
@@ -373,20 +372,10 @@ def _unknown(
     return Unknown(name, str(why), hint)
 
 
-def _hint(transform: Any) -> str:
-    """Return the line of code that makes a published script's class native; "" for any other."""
-    if override(transform):
-        return "Undo that."
-    name = _own_name(transform)
-    line = line_for(transform) if name else ""
-    if not line:
-        return ""
-    method = f"def __fastdata__(self): return {line}"
-    return f"Add this method to {name}: {method}  # if the class does the same; {imports_of(line)}"
-
-
 def own_hint(transform: Any) -> str:
     """Say how to make a script's transform native; "" for a library's."""
+    if override(transform):
+        return "Undo that."
     if offers(transform):
         return ""
     end = "takes no arguments and returns the transform of fastdata.transforms that does the same"
@@ -396,15 +385,9 @@ def own_hint(transform: Any) -> str:
     calls = inspect.isroutine(transform) or isinstance(transform, partial)
     if calls or name_in(transform, *functions.MODULES) == "Lambda":
         return f"Put a function f in its place that has f.__fastdata__, which {end}."
-    name = _own_name(transform)
-    return f"Add a method __fastdata__ to {name}, which {end}." if name else ""
-
-
-def _own_name(transform: Any) -> str:
-    """Return the name of a script's class without ``__fastdata__``, with its module; else ""."""
     kind = type(transform)
-    known = _is_librarys(kind) or offers(transform)
-    return "" if known else f"{kind.__module__}.{kind.__qualname__}"
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return "" if _is_librarys(kind) else f"Add a method __fastdata__ to {name}, which {end}."
 
 
 def _is_librarys(thing: Any) -> bool:

@@ -23,10 +23,13 @@ one structured array (`_native.CUT`) for a batch. A row of it:
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from fastdata.text import human_size
 
 #: Remedy for an image that is smaller than a random crop.
 SMALL_HINT = "Resize before it, give a crop pad_if_needed=True, or RandomIoUCrop an option of 1."
@@ -34,3 +37,12 @@ SMALL_HINT = "Resize before it, give a crop pad_if_needed=True, or RandomIoUCrop
 ANY_SIZE = 1 << 15
 #: The structured array of a batch, (N,).
 Cuts: TypeAlias = "npt.NDArray[np.void]"
+
+
+def too_small(steps: Sequence[Any], cuts: Cuts) -> dict[int, str]:
+    """Describe the images that are too small for one of the steps, by their row."""
+    return {
+        row: f"{human_size(*cuts['found'][row].tolist())} pixels, "
+        f"{steps[cuts['too_small'][row] - 1].size_reason}"
+        for row in np.flatnonzero(cuts["too_small"]).tolist()
+    }

@@ -75,10 +75,6 @@ class AutoAugment(_Policy):
     fill: Fill = None
     version: _Version = field(default=1, kw_only=True)
 
-    @property
-    def words(self) -> str:
-        return f"AutoAugment ({self.policy})"
-
     def emit(self, tree: Builder) -> None:
         with tree.node("choice", sums=()):
             for pair in _policy(self.policy):
@@ -112,10 +108,6 @@ class RandAugment(_Policy):
         super().__post_init__()
         whole("RandAugment", "magnitude", self.magnitude, 0, self.num_magnitude_bins - 1)
 
-    @property
-    def words(self) -> str:
-        return f"RandAugment ({self.num_ops} of strength {self.magnitude})"
-
     def emit(self, tree: Builder) -> None:
         at = range(self.magnitude, self.magnitude + 1)
         for _ in range(self.num_ops):
@@ -139,10 +131,6 @@ class TrivialAugmentWide(_Policy):
     interpolation: Warp = "nearest"
     fill: Fill = None
     version: _Version = field(default=1, kw_only=True)
-
-    @property
-    def words(self) -> str:
-        return "TrivialAugmentWide"
 
     def emit(self, tree: Builder) -> None:
         bins = self.num_magnitude_bins

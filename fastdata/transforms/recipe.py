@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
-from fastdata.text import human_count, human_size
+from fastdata.text import human_count
 from fastdata.transforms.forms import Form, in_form, leaves
-from fastdata.transforms.geometry import Cuts
+from fastdata.transforms.geometry import Cuts, too_small
 from fastdata.transforms.identity import name_of
 from fastdata.transforms.joint import Joint, Moved
 from fastdata.transforms.outcomes import Output, Unknown, tensor_image
-from fastdata.transforms.reading import Reading, Step
+from fastdata.transforms.reading import Step
 from fastdata.transforms.tree import native_program
 
 
@@ -59,11 +59,7 @@ class Program:
 
     def too_small(self, cuts: Cuts) -> dict[int, str]:
         """Describe the images that are too small for a crop that may not pad, by their row."""
-        return {
-            row: f"{human_size(*cuts['found'][row].tolist())} pixels, "
-            f"{self.steps[cuts['too_small'][row] - 1].size_reason}"
-            for row in np.flatnonzero(cuts["too_small"]).tolist()
-        }
+        return too_small(self.steps, cuts)
 
     @property
     def one_size(self) -> bool:
@@ -109,20 +105,6 @@ class Program:
         # Erasing comes last, whatever it was converted from.
         at = len(steps) - sum(step.erases for step in self.pixels)
         return ", ".join([*steps[:at], kind + normalised, *steps[at:]])
-
-
-def program_of(view: Reading) -> Program:
-    """Return the core's part of a view."""
-    fill, mask_fill = view.fills or ((0, 0, 0), 0)
-    return Program(
-        view.fixed or (0, 0),
-        view.filter or "bilinear",
-        view.output(),
-        view.steps,
-        (*view.pixels, *view.erasures),
-        fill,
-        mask_fill,
-    )
 
 
 @dataclass(frozen=True)
