@@ -59,7 +59,10 @@ $(VENV)/.done: setup.cfg setup.py pyproject.toml constraints.txt $(shell find fa
 
 RUN = $(if $(wildcard $(VENV)/.done),$(VENV),.venvs/run)
 run: $(RUN)/.done  ## convert a made sample (or ROOT=/data/imagenet) to LMDB, verify it, iterate it
-	$(RUN)/bin/python examples/convert_and_load.py $(if $(ROOT),--root $(ROOT)) $(ARGS)
+	$(if $(ROOT),,test -d run/imagenet || $(RUN)/bin/fastdata sample --out run/imagenet)
+	$(RUN)/bin/fastdata convert imagenet --root $(or $(ROOT),run/imagenet) --split train --out run/imagenet-train-lmdb
+	$(RUN)/bin/fastdata verify run/imagenet-train-lmdb
+	$(RUN)/bin/fastdata bench run/imagenet-train-lmdb
 
 # A file's tests stay together: they share servers and clusters. Their order is conftest.py's, not
 # by number, which would begin the few long ones last.
@@ -131,9 +134,9 @@ test-aarch64: setup  ## test the native core for aarch64, emulated (x86-64 Debia
 	PYTHON=$(BIN)/python tests/aarch64.sh $(ARGS)
 
 # The checkers of types and imports do not know that setup.cfg maps converters/ to
-# fastdata.converters, so they read a folder of links with the layout of imports. The import checker
-# ignores .pyi files, so the native module is there as .py, too. Vermin takes decode() of any bytes
-# for Python 2's str.decode.
+# fastdata.converters, so they read a folder of links with the layout of imports. The types of the
+# native module are generated; the import checker ignores .pyi files, so they are there as .py, too.
+# Vermin takes decode() of any bytes for Python 2's str.decode.
 lint: setup  ## check style, types and imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -145,7 +148,8 @@ lint: setup  ## check style, types and imports
 	ln -s $(CURDIR)/converters build/typed/fastdata/converters
 	ln -s $(CURDIR)/benchmarks build/typed/fastdata/benchmarks
 	ln -s $(CURDIR)/examples build/typed/fastdata/examples
-	cp fastdata/_native.pyi build/typed/fastdata/_native.py
+	$(BIN)/pybind11-stubgen fastdata._native -o build/typed --ignore-invalid-expressions fastdata::
+	cp build/typed/fastdata/_native.pyi build/typed/fastdata/_native.py
 	cd build/typed && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml -p fastdata
 	cd build/typed && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config $(CURDIR)/.importlinter
 
@@ -188,8 +192,8 @@ site: .venvs/site/.done  ## build the documentation site into build/site
 wheels:  ## build dist/: the source distribution and the wheels for Linux (ARGS="x86_64")
 	PYTHON=$(PYTHON) .github/wheels/build.sh $(ARGS)
 
-test-wheels:  ## try the wheels in dist/ in empty environments (ARGS=--with-torch); aarch64 emulated
-	.github/wheels/try.sh $(ARGS)
+test-wheels:  ## try the wheels in dist/ in empty environments; aarch64 emulated
+	.github/wheels/try.sh
 	WHEEL=1 PYTHON=$(PYTHON) tests/aarch64.sh
 
 wheel: setup  ## build dist/fastdata_torch-*.whl

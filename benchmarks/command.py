@@ -14,21 +14,11 @@ from fastdata.benchmarks.adapters._transforms import image_folder
 from fastdata.benchmarks.contenders import Contender
 from fastdata.benchmarks.pixels import PillowCheck
 
-from fastdata.cli.locations import LocalFolder, json_option, print_json
+from fastdata.cli.locations import LocalFolder, json_option, numbers, print_json
+from fastdata.dataset import ImageDataset
 from fastdata.errors import UsageError
 from fastdata.machine import usable_cpus
 from fastdata.storage.manifest import MANIFEST_NAME
-
-
-def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
-    """Return different numbers from 1, in the order in which an option names them."""
-    if value is None:
-        return None
-    chosen = dict.fromkeys(int(part) if part.isdecimal() else 0 for part in value.split(","))
-    if not all(chosen):
-        raise click.BadParameter(f"{value!r}: numbers from 1, by commas: 1,2,4", ctx, param)
-    return tuple(chosen)
-
 
 _PATH = click.Path(path_type=Path)
 _SHOWN: dict[str, Any] = {"show_default": True}
@@ -142,7 +132,9 @@ def command(
     if threads is None:
         threads = harness.default_threads() if whole else (usable_cpus(),)
     how = harness.MeasureOptions(threads=threads, **options)
-    chosen = [] if dataset is None else contenders.of_dataset(dataset)[: 1 if whole else 2]
+    chosen: list[Contender] = []
+    if dataset is not None:
+        chosen = contenders.of_dataset(ImageDataset(dataset).manifest)[: 1 if whole else 2]
     if tree is not None:
         chosen += _of_tree(ways, against, chosen)
     title = "Loaders alone: {crop} crop, {dtype}, {order}".format(**options)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fastdata.dataset import ImageDataset
 from fastdata.errors import UsageError
+from fastdata.storage.manifest import Manifest
 
 _HERE = Path(__file__).resolve().parent
 #: Packages of modules that have other names.
@@ -156,8 +156,6 @@ PEERS = [
             ("litdata", "Lightning's LitData, Pillow", "litdata"),
         )
     ),
-    _peer("petastorm-thread", "petastorm_reader", "threads", "thread", folder="petastorm"),
-    _peer("petastorm-process", "petastorm_reader", "processes", "process", folder="petastorm"),
     _peer("spdl", "spdl_pipeline", "SPDL: FFmpeg in threads", tolerance=4.0, why=_FFMPEG),
     Contender("dali-cpu", _PIPELINE, "cpu", "dali", note="NVIDIA DALI on the CPU", **_DALI),
     Contender("dali-fastdata", _FASTDATA, "dali", note="DALILoader, on the CPU", **_DALI, **_LMDB),
@@ -172,9 +170,8 @@ PEERS = [
 ]
 
 
-def of_dataset(dataset: Path) -> list[Contender]:
+def of_dataset(manifest: Manifest) -> list[Contender]:
     """Return the loaders of a dataset: fastdata's, by its container or raw pixels, and torch's."""
-    manifest = ImageDataset(dataset).manifest
     raw = manifest.options.get("encoding") == "raw"
     name = f"fastdata-{'raw' if raw else manifest.container}"
     known = {contender.name: contender for contender in FASTDATA}

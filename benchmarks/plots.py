@@ -27,7 +27,6 @@ NAMES = {
     "litdata": "LitData",
     "streaming": "Streaming",
     "webdataset": "WebDataset",
-    "petastorm-thread": "petastorm",
 }
 #: Contenders that load JPEGs, or pixels of full size.
 FULL_SIZE = [name for name in NAMES if "raw256" not in name and name != "fastdata-raw"]

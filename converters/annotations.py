@@ -20,18 +20,14 @@ from typing import Any, TypeGuard
 import pyarrow as pa
 import pyarrow.compute as pc
 from fastdata.converters.table import TableImages, key_of, keys_of
-from fastdata.converters.trees import (
-    RemoteTree,
-    SourceFile,
-    is_utf8,
-    read_file,
-    source_tree,
-)
+from fastdata.converters.trees import RemoteTree, read_file, source_tree
 
 from fastdata.errors import SourceError, printable
+from fastdata.remote.files import SourceFile
 from fastdata.remote.urls import is_url
 from fastdata.storage.encodings import is_image_name
 from fastdata.storage.local import LocalFile
+from fastdata.text import is_utf8
 
 #: Labels, and four numbers of each object's box.
 LABELS, BOXES = pa.list_(pa.int32()), pa.list_(pa.list_(pa.float32(), 4))

@@ -18,10 +18,10 @@ from typing import Any
 from fastdata.converters.options import PackOptions, local_folder
 from fastdata.converters.packing import PackingProgress, PackResult, pack
 from fastdata.converters.records import ImageSource
-from fastdata.converters.trees import SourceFile
 from fastdata.converters.workspace import remove_outputs, work_folder
 
 from fastdata.errors import DatasetError, SourceError, UsageError, warn
+from fastdata.remote.files import SourceFile
 from fastdata.remote.filesystem import remove, upload
 from fastdata.remote.manifests import read_manifest
 from fastdata.remote.urls import is_url, join_url, redact

@@ -1,4 +1,4 @@
-"""Encoding of blobs: the source's bytes, a rewritten or re-encoded JPEG, or raw pixels."""
+"""Encoding of blobs: the source's bytes, a re-encoded JPEG, or raw pixels."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from typing import Any
 
 from PIL import ExifTags, Image
 
-from fastdata.decode.codecs import open_image
-from fastdata.decode.jpeg import DecodeError, rewrite_baseline
-from fastdata.decode.pillow import ImageInfo
+from fastdata.decode.pillow import ImageInfo, open_image
 from fastdata.errors import SampleError, UsageError
-from fastdata.storage.encodings import NATIVE_JPEGS
 from fastdata.text import human_size
 
-ENCODINGS = ("original", "baseline", "jpeg", "raw")
+ENCODINGS = ("original", "jpeg", "raw")
 DEFAULT_QUALITY = 90
 
 
@@ -24,10 +21,7 @@ class Encoding:
     """Encoding of stored images.
 
     Attributes:
-        kind: ``original`` keeps every byte. ``baseline`` rewrites JPEGs that are progressive, in
-            several scans or have restart markers as baseline JPEGs of the same pixels
-            (`fastdata.decode.rewrite_baseline`); it keeps the bytes of all other images, and of
-            JPEGs with a missing or damaged scan. ``jpeg`` re-encodes as baseline. ``raw`` stores
+        kind: ``original`` keeps every byte. ``jpeg`` re-encodes as baseline. ``raw`` stores
             pixels, uint8, height x width x 3, RGB. Neither turns pixels: the EXIF orientation, and
             no other EXIF data, is kept in the JPEG and in the index.
         max_side: Most pixels of the longer side; larger images are reduced (as with FFCV's
@@ -61,7 +55,7 @@ class Encoding:
     @property
     def keeps_pixels(self) -> bool:
         """Whether stored images decode to the same pixels as the source's."""
-        return self.kind in ("original", "baseline")
+        return self.kind == "original"
 
     def options(self) -> dict[str, Any]:
         """Return the options for the manifest."""
@@ -77,8 +71,6 @@ class Encoding:
         fits = self._size(info.width, info.height) == (info.width, info.height)
         if self.kind == "original" or (self.kind == info.encoding == "raw" and fits):
             return data, info
-        if self.kind == "baseline":
-            return _baseline(data, info)
         image = open_image(data, info)
         grey = info.channels == 1 and self.kind == "jpeg"
         if grey:
@@ -107,16 +99,6 @@ class Encoding:
             return width, height
         # Round down, like FFCV's resizer.
         return (max(1, width * self.max_side // longer), max(1, height * self.max_side // longer))
-
-
-def _baseline(data: bytes, info: ImageInfo) -> tuple[bytes, ImageInfo]:
-    """Rewrite a JPEG as baseline if that is lossless; else return it unchanged."""
-    if info.encoding not in NATIVE_JPEGS:
-        return data, info
-    try:
-        return rewrite_baseline(data), info._replace(encoding="jpeg")
-    except DecodeError:  # a kind or damage that only Pillow handles
-        return data, info
 
 
 ORIGINAL = Encoding()

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 
 from fastdata.converters.imagefolder import class_shards
 from fastdata.converters.records import ImageSource, Listable, Record
-from fastdata.converters.trees import SourceFile, Tree, class_records, source_tree, storable
+from fastdata.converters.trees import Tree, class_records, source_tree, storable
 
 from fastdata.errors import FastdataError, SourceError, UsageError
+from fastdata.remote.files import SourceFile
 from fastdata.storage.encodings import is_image_name
 from fastdata.storage.formats.tars import Member, members, read_member
 

@@ -171,10 +171,10 @@ def write_listing(
     rows: list[int] = []
     left_out: Counter[str] = Counter()
     totals = Totals()
-    before = executor.reported()[0]
+    before = executor.reported[0]
 
     def tick() -> None:
-        progress(executor.reported()[0] - before)
+        progress(executor.reported[0] - before)
 
     numbered = enumerate(source.shards())
     task = partial(_list_shard, folder, _schema(source.fields))

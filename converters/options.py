@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,10 @@ from typing import Any
 from fastdata.converters.encode import ORIGINAL, Encoding
 from fastdata.converters.ray_executor import RayExecutor
 from fastdata.converters.records import ImageSource
-from fastdata.converters.shuffling import shuffles
-from fastdata.converters.trees import common_folder, is_utf8
 
 from fastdata.errors import UsageError, printable
 from fastdata.executors import Executor, local_executor
-from fastdata.remote.urls import is_url, name_of, redact
+from fastdata.remote.urls import common_folder, is_url, name_of, redact
 from fastdata.storage.arrow import is_storable
 from fastdata.storage.encodings import DEFAULT_STRIDE
 from fastdata.storage.fields import IMAGE, IMAGES, LABEL, NAME, RELATIVE, Field
@@ -27,6 +26,11 @@ from fastdata.storage.manifest import (
     IN_PLACE,
 )
 from fastdata.storage.trust import make_cache_folder
+from fastdata.text import is_utf8
+
+#: Names of splits for evaluation and for training.
+_EVALUATION = {"val", "valid", "validation", "test", "testing", "eval", "evaluation", "dev"}
+_TRAINING = {"train", "training"}
 
 #: Fields without a format that count pixels of the image, by the kind of their source.
 _IN_PIXELS: dict[Any, tuple[str, ...]] = {"coco": ("areas",)}
@@ -243,3 +247,26 @@ def local_folder(out: str | os.PathLike[str], local: str | os.PathLike[str] | No
     folder = Path(os.path.realpath(cache_folder() / "packing" / name))
     make_cache_folder(folder)  # private: resuming trusts its files
     return folder
+
+
+def split_to_pack(classes: Iterable[str]) -> str | None:
+    """Return the folder to pack by itself if all class folders have names of splits.
+
+    It is the split for training, else the first in order; None if the folders are classes.
+    """
+    names = sorted(classes, key=lambda name: (name.lower() not in _TRAINING, name))
+    if not names or not {name.lower() for name in names} <= _TRAINING | _EVALUATION:
+        return None
+    return names[0]
+
+
+def shuffles(container: str, origin: Mapping[str, Any]) -> bool:
+    """Return whether packing shuffles by default.
+
+    The split or the folder's name in the source's ``about`` shows whether it is for evaluation.
+    """
+    while "of" in origin:  # a packed dataset as the source
+        origin = origin["of"]
+    name = origin.get("split") or str(origin.get("root", "")).rstrip("/").rpartition("/")[2]
+    words = re.split(r"[^a-z]+", str(name).lower())
+    return container in ("parquet", "shards") and _EVALUATION.isdisjoint(words)

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from fastdata.converters.records import ImageSource, Listable, Record
-from fastdata.converters.trees import file_at
 
+from fastdata.remote.files import file_at
 from fastdata.remote.manifests import images_url, read_manifest
 from fastdata.remote.opening import RemoteSource
 from fastdata.remote.urls import is_url, join_url, redact

@@ -362,10 +362,10 @@ class _Packing:
 
     def _tick(self, executor: Executor) -> Callable[[], None]:
         # Reports so far came from listing.
-        listed, _ = executor.reported()
+        listed, _ = executor.reported
 
         def tick() -> None:
-            images, size = executor.reported()
+            images, size = executor.reported
             self.progress.advance(images - listed, size)
 
         return tick

@@ -29,20 +29,12 @@ from fastdata.converters.rowfiles import (
     reading,
 )
 from fastdata.converters.rows import column_values
-from fastdata.converters.trees import (
-    LocalTree,
-    RemoteTree,
-    SourceFile,
-    common_folder,
-    data_files,
-    is_folder,
-    require_utf8,
-)
+from fastdata.converters.trees import LocalTree, RemoteTree, data_files, is_folder, require_utf8
 
 from fastdata.errors import SourceError
-from fastdata.remote.files import archive_files
+from fastdata.remote.files import SourceFile, archive_files
 from fastdata.remote.patterns import is_pattern
-from fastdata.remote.urls import folder_of, is_url, name_of, redact
+from fastdata.remote.urls import common_folder, folder_of, is_url, name_of, redact
 from fastdata.storage.formats.parquet_pages import (
     Chunk,
     Page,

@@ -91,12 +91,12 @@ class RayExecutor(executors.Executor):
             ray.init("local", num_cpus=usable_cpus(), **quiet)
         self._connected = True
 
-    def _results(
+    def run(
         self,
         function: Callable[[Item], Result],
         items: Iterable[Item],
-        tick: executors.Tick,
-        ahead: int,
+        tick: executors.Tick = lambda: None,
+        ahead: int = 0,
     ) -> Iterator[Result]:
         """See `Executor.run`. Unconsumed results stay in the cluster's memory."""
         self._connect()
@@ -151,8 +151,8 @@ class RayExecutor(executors.Executor):
                 images, size = ray.get(reference)
             except ray.exceptions.RayError:  # getting the task's result raises it again
                 continue
-            self._reported[0] += images
-            self._reported[1] += size
+            self.reported[0] += images
+            self.reported[1] += size
 
     def _get(self, result: Any) -> Any:
         exceptions = self._ray.exceptions

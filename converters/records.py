@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, Protocol
 
 from fastdata.errors import SampleError, UnreadableError
 from fastdata.storage.arrow import size_of
+from fastdata.storage.descriptors import read_exactly
 from fastdata.storage.fields import Field
-from fastdata.storage.files import open_descriptor, read_exactly
+from fastdata.storage.files import open_descriptor
 from fastdata.storage.source import MOST_BYTES
 
 #: Most classes: the class list is in memory and in the manifest, so a stray label must not size it.
@@ -117,7 +118,7 @@ class ImageSource:
         root: Folder or URL with all images as single files, which the container ``folder`` needs;
             None if they are in archives.
         fields: Fields besides image and label.
-        archives: The files (`fastdata.converters.trees.SourceFile`) that all records, and their
+        archives: The files (`fastdata.remote.files.SourceFile`) that all records, and their
             further blobs, are extents of; None if any is not.
         tables: Files whose rows all of these can be, if a library decodes them.
         upright: Whether annotations are for images as EXIF turns them.

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from fastdata.converters.records import Record
-from fastdata.converters.trees import SourceFile
 
 from fastdata.errors import FastdataError, SourceError
 from fastdata.remote.answers import ChangedError
+from fastdata.remote.files import SourceFile
 from fastdata.storage.formats.parquet_pages import PARQUET_ERRORS
 
 #: Most rows of a `RowBatch`.

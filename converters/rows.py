@@ -20,7 +20,7 @@ from fastdata.storage.formats.arrow_ipc import MappedArrow
 from fastdata.storage.formats.parquet_pages import PARQUET_ERRORS
 
 if TYPE_CHECKING:
-    from fastdata.converters.trees import SourceFile
+    from fastdata.remote.files import SourceFile
 
 #: Begins a Parquet file.
 _PARQUET = b"PAR1"

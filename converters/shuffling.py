@@ -14,9 +14,8 @@ in memory. So a loader's block of 32 images mixes images of many of the source's
 
 from __future__ import annotations
 
-import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -43,39 +42,6 @@ WINDOW_BYTES = 64 << 20
 _SHARD_ROWS, _ROWS_COMPARED = 262_144, 32_768
 #: Bytes of fields in a listing that count as one more row.
 _BYTES_PER_ROW = 256
-
-#: Names of splits for evaluation and for training.
-_EVALUATION = {"val", "valid", "validation", "test", "testing", "eval", "evaluation", "dev"}
-_TRAINING = {"train", "training"}
-
-
-def is_split(name: str) -> bool:
-    """Return whether a file or folder has the name of a split; train2017 and val.csv have, too."""
-    stem = re.sub(r"[\W\d_]+$", "", name.partition(".")[0].lower())
-    return stem in _TRAINING | _EVALUATION
-
-
-def split_to_pack(classes: Iterable[str]) -> str | None:
-    """Return the folder to pack by itself if all class folders have names of splits.
-
-    It is the split for training, else the first in order; None if the folders are classes.
-    """
-    names = sorted(classes, key=lambda name: (name.lower() not in _TRAINING, name))
-    if not names or not {name.lower() for name in names} <= _TRAINING | _EVALUATION:
-        return None
-    return names[0]
-
-
-def shuffles(container: str, origin: Mapping[str, Any]) -> bool:
-    """Return whether packing shuffles by default.
-
-    The split or the folder's name in the source's ``about`` shows whether it is for evaluation.
-    """
-    while "of" in origin:  # a packed dataset as the source
-        origin = origin["of"]
-    name = origin.get("split") or str(origin.get("root", "")).rstrip("/").rpartition("/")[2]
-    words = re.split(r"[^a-z]+", str(name).lower())
-    return container in ("parquet", "shards") and _EVALUATION.isdisjoint(words)
 
 
 def shuffle_listing(

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 from fastdata.converters.rowfiles import reading
-from fastdata.converters.trees import file_at
 
 from fastdata.errors import SourceError
+from fastdata.remote.files import file_at
 from fastdata.remote.urls import is_url, name_of, redact
 from fastdata.storage.arrow import array
 from fastdata.storage.formats.parquet_pages import PARQUET_ERRORS

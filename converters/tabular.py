@@ -25,11 +25,11 @@ from fastdata.converters.rowfiles import (
     stored_columns,
 )
 from fastdata.converters.rows import column_path
-from fastdata.converters.trees import SourceFile
 
-from fastdata.decode.codecs import probe
+from fastdata.decode.pillow import probe
 from fastdata.errors import SampleError, SourceError, UsageError
 from fastdata.once import once
+from fastdata.remote.files import SourceFile
 from fastdata.storage.arrow import stored_type
 from fastdata.storage.fields import Field
 from fastdata.storage.jsontext import parse_json

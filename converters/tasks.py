@@ -24,15 +24,14 @@ from fastdata.converters.options import PackOptions
 from fastdata.converters.parts import NO_FILE, Bad, PartBuilder
 from fastdata.converters.records import Record, read_record
 from fastdata.converters.rows import NullError, read_row
-from fastdata.converters.trees import file_at
 
 from fastdata._native import crc32c
-from fastdata.decode.codecs import probe
-from fastdata.decode.pillow import ImageInfo
+from fastdata.decode.jpeg import SEEK_BATCH, seek_tables
+from fastdata.decode.pillow import ImageInfo, probe
 from fastdata.errors import DataError, SampleError, UnreadableError, printable
 from fastdata.executors import report
-from fastdata.maintenance.seek_points import SEEK_BATCH, seek_tables
 from fastdata.remote.answers import ChangedError
+from fastdata.remote.files import file_at
 from fastdata.remote.filesystem import read_bytes
 from fastdata.remote.ranges import FileRef, RangeRequest, Wanted, merge
 from fastdata.remote.retries import Patience

@@ -18,11 +18,12 @@ from typing import Any, TypeAlias
 from fastdata.converters.records import Record
 
 from fastdata.errors import SourceError, printable
-from fastdata.remote.files import RemotePath, remote_path
+from fastdata.remote.files import RemotePath, SourceFile, file_at, remote_path
 from fastdata.remote.filesystem import list_entries, list_folders
 from fastdata.remote.urls import is_url, join_url, listed_name, redact
 from fastdata.storage.encodings import is_image_name
 from fastdata.storage.local import LocalFile
+from fastdata.text import is_utf8
 
 #: Prefixes of names that are not data.
 _NO_DATA = ("_", ".")
@@ -30,17 +31,6 @@ _NO_DATA = ("_", ".")
 
 #: Numbers of files skipped because they are no images, by suffix.
 LeftOut: TypeAlias = Counter[str]
-
-
-#: File for readers of archives and Parquet; picklable. ``str()`` is its name for messages.
-SourceFile: TypeAlias = LocalFile | RemotePath
-
-
-def file_at(location: str, storage_options: Mapping[str, Any] | None = None) -> SourceFile:
-    """Return the file of a record's path."""
-    if is_url(location):
-        return remote_path(location, storage_options)
-    return LocalFile(Path(location))
 
 
 def source_tree(
@@ -176,16 +166,6 @@ def data_files(tree: Tree, extension: str) -> dict[str, SourceFile]:
     return {name: files[name] for _, name in data}
 
 
-def common_folder(locations: Sequence[str]) -> str:
-    """Return the innermost folder, or its URL, of some files."""
-    folders = [location.rpartition("/")[0] for location in locations]
-    if not is_url(folders[0]):
-        return os.path.commonpath(folders)
-    protocol, _, first = folders[0].partition("://")
-    paths = [first, *(folder.partition("://")[2] for folder in folders[1:])]
-    return f"{protocol}://{os.path.commonpath(paths)}"
-
-
 def suffix_of(name: str) -> str:
     """Return a file's suffix in lower case; the name of a hidden file; else "no suffix"."""
     return printable(os.path.splitext(name)[1].lower() or (name if name[0] == "." else "no suffix"))
@@ -244,11 +224,6 @@ def walk(folder: str, above: Sequence[tuple[int, int]] = ()) -> Iterator[str]:
     for entry in scan(folder):
         if is_folder(entry):
             yield from walk(entry.path, (*above, here))
-
-
-def is_utf8(name: str) -> bool:
-    """Return whether a file name, as Python decodes it, is UTF-8 on the disk."""
-    return name.encode("utf-8", "ignore").decode("utf-8") == name
 
 
 def storable(key: str) -> tuple[str, str | None]:

@@ -12,9 +12,10 @@ bucket is uploaded again, and an interrupted upload was never recorded.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict
@@ -25,7 +26,6 @@ from fastdata.converters.workspace import is_ours, remove_outputs
 
 from fastdata.errors import CorruptionError, DataError, UsageError
 from fastdata.machine import usable_cpus
-from fastdata.remote.abandoning import Abandon
 from fastdata.remote.filesystem import file_info, list_files, remove, upload
 from fastdata.remote.manifests import fetch_manifest
 from fastdata.remote.urls import join_url, redact
@@ -57,8 +57,9 @@ class Uploading:
         self._sent = _read_ledger(self._ledger)
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_THREADS, "fastdata-send")
-        self._abandon = Abandon()
         self._running: set[Future[None]] = set()
+        self._requests: set[Future[Any]] = set()
+        self._ended = False
         if has_manifest(folder):
             raise UsageError(
                 f"{folder}: has a finished dataset, but packing adds and removes files here",
@@ -82,7 +83,21 @@ class Uploading:
         finally:
             if not wanted:
                 with self._lock:  # stops further records and removals
-                    self._abandon.now()
+                    self._ended = True
+                    for request in tuple(self._requests):
+                        request.cancel()
+
+    def _run(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a request, as `run_on`, until `__exit__` cancels it."""
+        request = asyncio.run_coroutine_threadsafe(work, loop)
+        with self._lock:
+            self._requests.add(request)
+            if self._ended:
+                request.cancel()
+        try:
+            return request.result()
+        finally:
+            self._requests.discard(request)
 
     def finished(self, force: bool) -> Manifest | None:
         """Return the manifest of an existing dataset; None without one."""
@@ -113,7 +128,7 @@ class Uploading:
         if (size, crc) != (entry.size, entry.crc32c):
             return False
         try:
-            stored = file_info(join_url(self._url, entry.name), self._options, self._abandon)
+            stored = file_info(join_url(self._url, entry.name), self._options, self._run)
         except FileNotFoundError:
             return False
         same = stored.size == entry.size and str(stored.version) == version
@@ -162,7 +177,7 @@ class Uploading:
                 tick()
 
     def _send(self, entry: FileEntry, keep: bool) -> None:
-        path = self._folder / entry.name
+        path, sent = self._folder / entry.name, None
         if not self._has_arrived(entry):
             if path.stat().st_size != entry.size:
                 raise CorruptionError(
@@ -174,21 +189,21 @@ class Uploading:
                 join_url(self._url, entry.name),
                 crc32c=entry.crc32c,
                 storage_options=self._options,
-                abandon=self._abandon,
+                run=self._run,
             )
-            self._note(entry, str(sent.version))
-        if not keep:
-            with self._lock:
-                self._abandon.check()  # another run may be writing the file again
+        with self._lock:
+            if self._ended:
+                return  # another run may be writing the file again
+            if sent is not None:
+                self._note(entry, str(sent.version))
+            if not keep:
                 path.unlink()
 
     def _note(self, entry: FileEntry, version: str) -> None:
         line = json.dumps(asdict(entry) | {"version": version}) + "\n"
-        with self._lock:
-            self._abandon.check()
-            self._sent[entry.name] = entry.size, entry.crc32c, version
-            with self._ledger.open("a", encoding="utf-8") as ledger:
-                ledger.write(line)
+        self._sent[entry.name] = entry.size, entry.crc32c, version
+        with self._ledger.open("a", encoding="utf-8") as ledger:
+            ledger.write(line)
 
     def files_held(self) -> int:
         """Return the most output files here at a time: being written, waiting, uploading."""

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from fastdata.converters.records import MOST_CLASSES, ImageSource, Listable, Record
-from fastdata.converters.trees import SourceFile, is_utf8, require_utf8, storable, unreadable
+from fastdata.converters.trees import require_utf8, storable, unreadable
 
 from fastdata.errors import SourceError, UsageError
-from fastdata.remote.files import archive_files
+from fastdata.remote.files import SourceFile, archive_files
 from fastdata.remote.patterns import expand
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.encodings import EXTENSIONS, IMAGE_EXTENSIONS
@@ -35,6 +35,7 @@ from fastdata.storage.formats.tars import Member, members
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.peek import lacks_data
 from fastdata.storage.shapes import with_formats, with_masks
+from fastdata.text import is_utf8
 
 #: Most bytes of a .cls and of a .json, which are read whole.
 _MOST_CLS, _MOST_JSON = 100, 16 << 20

@@ -15,7 +15,6 @@ from fastdata.decode.folders import (
     SAMPLE_METHODS,
     folder_class,
     load_by_folder,
-    own_method,
     require_folder,
     require_style,
     why_not_pillow,
@@ -26,14 +25,19 @@ from fastdata.decode.memory import rows_of
 from fastdata.decode.pillow import AS_STORED, RGB
 from fastdata.decode.rows import common_size, decode_row
 from fastdata.errors import UsageError
-from fastdata.loading.fields.names import chosen_fields, require_callable, row_number, row_numbers
-from fastdata.loading.fields.readable import Readable, Unreadable, compiled, other_style, overridden
+from fastdata.loading.fields.names import (
+    chosen_fields,
+    joint_of,
+    require_callable,
+    row_number,
+    row_numbers,
+)
+from fastdata.loading.fields.readable import Readable, Unreadable, other_style, overridden
 from fastdata.loading.fields.samples import NativeSamples, value_of
-from fastdata.loading.fields.targets import joint_of, require_still, warn_of_fields, warn_of_targets
+from fastdata.loading.fields.targets import require_still, warn_of_fields, warn_of_targets
 from fastdata.once import once
 from fastdata.remote.options import RemoteOptions
 from fastdata.staging.place import DatasetPlace
-from fastdata.staging.staged import tell_of_copy
 from fastdata.storage.cache import Cache
 from fastdata.storage.contents import DatasetContents
 from fastdata.storage.field_source import FieldSource, MissingError
@@ -48,9 +52,11 @@ from fastdata.storage.records import Row
 from fastdata.storage.row_groups import warn_of_row_groups
 from fastdata.storage.shapes import with_formats
 from fastdata.storage.source import Blob, Source
-from fastdata.storage.tables import TableSource, TableView
+from fastdata.storage.table_view import TableView
+from fastdata.storage.tables import TableSource
 from fastdata.text import class_name, human_count
-from fastdata.transforms.compile import compile_recipe, first_of_ours
+from fastdata.transforms.compile import compile_for_images, compile_recipe, first_of_ours
+from fastdata.transforms.identity import own_method
 from fastdata.transforms.outcomes import Refusal, without_fixed_size
 from fastdata.transforms.recipe import NO_IMAGE, Recipe
 
@@ -194,8 +200,6 @@ class ImageDataset(DatasetContents, NativeSamples):
         self._check_style()
         self._generation = ""
         self._open()
-        if self._is_staged:
-            tell_of_copy(self.path, self.location)
         if not self.is_remote:
             self._place.require_local_options()
         self._require_still(tell=True)
@@ -515,7 +519,7 @@ class ImageDataset(DatasetContents, NativeSamples):
         if self.transforms is not None:
             joint = joint_of(self._source.fields, self.fields)
         transform = self.transforms or self.transform
-        return compiled(transform, self._source, self.limits, joint, lambda: self.image_size)
+        return compile_for_images(transform, joint, lambda: self.image_size)
 
     def open_image(self, index: int) -> Image.Image:
         """Return one sample's image, untransformed: a PIL image, RGB unless ``color`` differs.
@@ -556,11 +560,6 @@ class ImageDataset(DatasetContents, NativeSamples):
             UsageError: It is one number alone.
         """
         return [self._source.encoded(row).data for row in row_numbers(indices, len(self))]
-
-    @property
-    def source(self) -> Source:
-        """Its rows, as the loader reads them."""
-        return self._source
 
     @property
     def is_remote(self) -> bool:

@@ -1,25 +1,7 @@
 """Errors and warnings of fastdata.
 
-::
-
-    FastdataError
-    ├── UsageError                wrong arguments (exit code 2)
-    │   └── NoAttributeError      an attribute that an object of this kind lacks
-    └── DataError                 wrong data (exit code 1)
-        ├── SourceError           a tree or archive to pack
-        ├── SampleError           the bytes of one image
-        │   ├── UnreadableError   they cannot be read
-        │   └── DecodeError       they cannot be decoded (fastdata.decode)
-        ├── BadSamplesError       packing ended, and some images are bad
-        ├── SpaceError            too little room
-        ├── BusyError             another process holds a lock
-        ├── RemoteError           a bucket or server that fails or refuses a request
-        │   └── OutageError       it has failed for so long that reading ends
-        └── DatasetError          a packed dataset
-            ├── VersionError      another version of the format
-            └── CorruptionError   it does not match its own manifest or index
-
-Every error names the problem and its place, and then what the user can do about it.
+Commands exit with 2 for a `UsageError`, with 1 for a `DataError`. Every error names the problem and
+its place, and then what the user can do about it.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
@@ -29,6 +30,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from fastdata.errors import DataError, UsageError
 from fastdata.machine import usable_cpus
+from fastdata.waiting import AWAITED
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -44,10 +46,14 @@ _SLICE = 0.05
 
 
 class Executor(futures.Executor):
-    """Executor of tasks, several at once; a context manager, whose end cancels running tasks."""
+    """Executor of tasks, several at once; a context manager, whose end cancels running tasks.
+
+    Attributes:
+        reported: Images and bytes that tasks have reported so far.
+    """
 
     def __init__(self) -> None:
-        self._reported = [0, 0]
+        self.reported = [0, 0]
 
     def run(
         self,
@@ -68,44 +74,37 @@ class Executor(futures.Executor):
             ahead: Most items to take ahead of the consumer. Give many if results are small and
                 the consumer pauses long; at least enough to keep all workers busy.
         """
-        return self._results(function, items, tick, ahead)
-
-    def _results(
-        self, function: Callable[[Item], Result], items: Iterable[Item], tick: Tick, ahead: int
-    ) -> Iterator[Result]:
-        """Yield the results of tasks; see `run`."""
         raise NotImplementedError
 
-    def reported(self) -> tuple[int, int]:
-        """Return the images and bytes that tasks have reported so far."""
-        return self._reported[0], self._reported[1]
 
-
-# Images and bytes that this process's tasks have reported, and the lock for adding to them. A
-# worker resets them whenever it reports to its parent.
-_counters = [0, 0]
+# Called with the images and bytes that a task of this process reports, and the lock for counting
+# them.
+_on_report: Callable[[int, int], None] | None = None
 _counting = threading.Lock()
-_on_report: Tick | None = None
 
 
 def report(images: int, size: int) -> None:
     """Add to the progress, inside a task; safe to call from several threads."""
-    with _counting:
-        _counters[0] += images
-        _counters[1] += size
     if _on_report is not None:
-        _on_report()
+        _on_report(images, size)
+
+
+def _add(counts: list[int], images: int, size: int) -> None:
+    with _counting:
+        counts[0] += images
+        counts[1] += size
 
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
     """Collect the images and bytes that a task reports inside the block, in a list."""
-    global _counters
-    before, _counters = _counters, [0, 0]
+    global _on_report
+    counts = [0, 0]
+    _on_report = partial(_add, counts)
     try:
-        yield _counters
+        yield counts
     finally:
-        _counters = before
+        _on_report = None
 
 
 #: More processes than any machine has CPUs.
@@ -139,20 +138,25 @@ class InProcess(Executor):
             future.set_exception(error)
         return future
 
-    def __enter__(self) -> InProcess:
-        self._reported = _counters
-        _counters[:] = [0, 0]
-        return self
-
     def __exit__(self, *exception: Any) -> None:
         global _on_report
         _on_report = None
 
-    def _results(
-        self, function: Callable[[Item], Result], items: Iterable[Item], tick: Tick, ahead: int
+    def run(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        tick: Tick = lambda: None,
+        ahead: int = 0,
     ) -> Iterator[Result]:
+        """See `Executor.run`."""
         global _on_report
-        _on_report = tick
+
+        def count(images: int, size: int) -> None:
+            _add(self.reported, images, size)
+            tick()
+
+        _on_report = count
         for item in items:
             yield function(item)
 
@@ -186,9 +190,14 @@ class Processes(Executor):
             connection.close()
             process.join()
 
-    def _results(
-        self, function: Callable[[Item], Result], items: Iterable[Item], tick: Tick, ahead: int
+    def run(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        tick: Tick = lambda: None,
+        ahead: int = 0,
     ) -> Iterator[Result]:
+        """See `Executor.run`."""
         remaining = iter(items)
         running: deque[Future[Result]] = deque()
         ahead = max(ahead, self._ahead)
@@ -221,9 +230,7 @@ class Processes(Executor):
             connection.send_bytes(pickle.dumps((function, item)))
             while True:
                 kind, value, counts = connection.recv()
-                with self._lock:
-                    for which, count in enumerate(counts):
-                        self._reported[which] += count
+                _add(self.reported, *counts)
                 if kind != _PROGRESS:
                     break
         except (EOFError, ConnectionError):
@@ -308,20 +315,21 @@ def _work(connection: Connection) -> None:
     global _on_report
     keep_freed_memory()
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    sent = time.monotonic()
+    counts, sent = [0, 0], time.monotonic()
 
     def send(kind: int, value: Any = None) -> None:
         with _counting:  # threads of a task may report
-            connection.send((kind, value, _counters))
-            _counters[:] = [0, 0]
+            connection.send((kind, value, counts))
+            counts[:] = [0, 0]
 
-    def send_progress() -> None:
+    def count(images: int, size: int) -> None:
         nonlocal sent
+        _add(counts, images, size)
         if time.monotonic() - sent >= _TICK:
             sent = time.monotonic()
             send(_PROGRESS)
 
-    _on_report = send_progress
+    _on_report = count
     with suppress(EOFError, ConnectionError):  # the parent has closed the pipe
         while True:
             task = connection.recv_bytes()
@@ -442,17 +450,6 @@ def _cancel(future: Future[Any]) -> None:
 
 _EXECUTORS: weakref.WeakSet[DaemonThreads] = weakref.WeakSet()
 _THREADS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-#: Requests to servers that threads wait for.
-_AWAITED: set[Future[Any]] = set()
-
-
-def awaited(request: Future[Any]) -> Any:
-    """Wait for a request to a server; raise CancelledError if the interpreter ends."""
-    _AWAITED.add(request)
-    try:
-        return request.result()
-    finally:
-        _AWAITED.discard(request)
 
 
 def end_daemon_threads() -> None:
@@ -461,7 +458,7 @@ def end_daemon_threads() -> None:
         executor.shutdown(wait=False, cancel_futures=True)
     for thread in list(_THREADS):
         while thread.is_alive():
-            for request in tuple(_AWAITED):  # a copy in one step, as threads add others
+            for request in tuple(AWAITED):  # a copy in one step, as threads add others
                 request.cancel()
             thread.join(_SLICE)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-from fastdata.errors import DataError, UsageError
+from fastdata.errors import DataError
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
@@ -55,53 +55,18 @@ def cpus_for_this_rank(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     return max(1, share if quota is None else min(share, math.ceil(quota) // members))
 
 
-def slurm_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return torchrun's variables for a process that ``srun`` started as one of several.
-
-    Args:
-        environ: The process's environment.
-
-    Returns:
-        RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT; those in the
-        environment take precedence. Empty if torchrun has set them, or the process is the only
-        one of its job step.
-
-    Raises:
-        UsageError: Slurm's variables do not suffice for the processes to find each other.
-    """
-    tasks = environ.get("SLURM_STEP_NUM_TASKS", "1")
-    if "RANK" in environ or tasks == "1":
-        return {}
-    try:
-        # "2(x3),1": two tasks on each of three nodes, one on the last.
-        groups = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ["SLURM_STEP_TASKS_PER_NODE"])
-        counts = [int(count) for count, nodes in groups for _ in range(int(nodes or 1))]
-        # "gpu[003-005,9],login": the first one is gpu003.
-        nodes = re.match(r"(?:\[[^]]*\]|[^,[])+", environ["SLURM_STEP_NODELIST"])
-        job, step = int(environ["SLURM_JOB_ID"]), int(environ["SLURM_STEP_ID"])
-        variables = {
-            "RANK": environ["SLURM_PROCID"],
-            "WORLD_SIZE": tasks,
-            "LOCAL_RANK": environ["SLURM_LOCALID"],
-            "LOCAL_WORLD_SIZE": str(counts[int(environ["SLURM_NODEID"])]),
-            "MASTER_ADDR": re.sub(r"\[(\d+)[^]]*\]", r"\1", nodes[0] if nodes else ""),
-            "MASTER_PORT": str(20_000 + (16 * job + step) % 20_000),
-        }
-    except (KeyError, ValueError, IndexError) as error:
-        raise UsageError(
-            f"srun started this process as one of {tasks}, but its variables do not show how they "
-            f"find each other: {type(error).__name__}: {error}",
-            "Start one process per node, and torchrun in it.",
-        ) from error
-    return variables | {name: environ[name] for name in variables if name in environ}
-
-
 def local_ranks() -> int | None:
-    """Return the number of ranks that torchrun or Slurm started here; None if unknown."""
+    """Return the number of ranks that torchrun or srun started here; None if unknown."""
+    environ = os.environ
+    ranks = environ.get("LOCAL_WORLD_SIZE")
     try:
-        ranks = os.environ.get("LOCAL_WORLD_SIZE") or slurm_variables().get("LOCAL_WORLD_SIZE")
+        if ranks is None and "SLURM_STEP_TASKS_PER_NODE" in environ:
+            # "2(x3),1": two tasks on each of three nodes, one on the last.
+            groups = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ["SLURM_STEP_TASKS_PER_NODE"])
+            counts = [count for count, nodes in groups for _ in range(int(nodes or 1))]
+            ranks = counts[int(environ["SLURM_NODEID"])]
         return None if ranks is None else max(int(ranks), 1)
-    except ValueError:  # a UsageError is one
+    except (KeyError, ValueError, IndexError):
         return None
 
 

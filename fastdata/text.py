@@ -46,3 +46,8 @@ def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[s
             cells.append(space + cell if number in right else cell + space)
         lines.append("  ".join(cells).rstrip())
     return lines
+
+
+def is_utf8(name: str) -> bool:
+    """Return whether a file name, as Python decodes it, is UTF-8 on the disk."""
+    return name.encode("utf-8", "ignore").decode("utf-8") == name

@@ -20,8 +20,6 @@ from fastdata import DataLoader, DeviceLoader
 from fastdata.dali import DALILoader
 from fastdata.device import delivery
 from fastdata.device.transfer import on_device
-from fastdata.errors import UsageError
-from fastdata.profile import StepTimer
 from fastdata.transforms import CenterCrop, Compose, Normalize
 
 #: Batches of a pass.
@@ -161,11 +159,11 @@ def native(gpus: simgpu.GPUs, rng: random.Random) -> None:
         next(iterator)
         del iterator
         # A stream of that device takes a batch, and then its default one.
-        static: Any = iter(DeviceLoader(Numbered(gpus, rng, True), "cuda:1", static=True))
+        there: Any = iter(DeviceLoader(Numbered(gpus, rng, True), "cuda:1"))
         with on_device(torch.device("cuda:1")), torch.Stream("cuda:1"):
-            next(static)
-        next(static)
-        static.close()
+            next(there)
+        next(there)
+        there.close()
     finally:
         torch.set_default_device(None)
     for batch, wanted in zip(found, native_batches(), strict=True):
@@ -183,39 +181,6 @@ def native_images() -> Any:
 @cache
 def native_batches() -> Any:
     return list(DataLoader(native_images(), 9, seed=1, device="cpu"))
-
-
-def static(gpus: simgpu.GPUs, rng: random.Random) -> None:
-    """Batches that are all in the same memory: read on any stream, or by a graph."""
-    streams = [torch.accelerator.current_stream()]
-    if rng.random() < 0.6:
-        streams.append(torch.Stream("cuda"))
-    loader = DeviceLoader(Numbered(gpus, rng, pin=False), "cuda", dtype="float32", static=True)
-    reader, graph = Reader(255), None
-    seen: list[Any] = []
-    for _ in range(2):
-        iterator = iter(loader)
-        for number in range(COUNT):
-            with rng.choice(streams):
-                pixels, labels = next(iterator)
-                if not seen:
-                    seen = [pixels, labels]
-                assert pixels is seen[0] and labels is seen[1]
-                reader.read(number, pixels, labels)
-                if len(streams) > 1:
-                    continue
-                if graph is None:
-                    graph = torch.cuda.CUDAGraph()
-                    with torch.cuda.graph(graph):
-                        results = pixels * 1, labels * 1
-                graph.replay()
-                reader.read(number, *results)
-        assert next(iterator, None) is None
-    del loader, iterator, pixels, labels, seen
-    others = [torch.full((2, 3, 4, 4), 77, dtype=torch.float32, device="cuda") for _ in range(3)]
-    labels = [torch.full((2,), 77, device="cuda") for _ in range(3)]
-    reader.check()
-    del others, labels
 
 
 def dali(gpus: simgpu.GPUs, rng: random.Random) -> None:
@@ -308,62 +273,6 @@ def held_up(gpus: simgpu.GPUs, rng: random.Random) -> None:
             iterator.close()
 
 
-def capture(gpus: simgpu.GPUs, rng: random.Random) -> None:
-    """A capture goes on while a batch is asked for and iterators end; nothing is lost or kept."""
-    source = Numbered(gpus, rng, pin=True)
-    iterator: Any = iter(DeviceLoader(source, "cuda", static=True))
-    ended = Closing(gpus, rng, pin=True)
-    others: list[Any] = [iter(DeviceLoader(ended, "cuda", prefetch=3)) for _ in range(3)]
-    for other in others:
-        for _ in range(2):
-            next(other)
-    del other
-    pixels, _ = next(iterator)
-    waiting = iter(DeviceLoader(images_on_host(), "cuda"))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        more = pixels * 2
-        try:
-            next(iterator)
-        except UsageError as error:
-            assert "captured" in str(error)
-        assert not waiting.ready()  # type: ignore[attr-defined]
-        others.pop().close()
-        others.clear()
-        gc.collect(0)
-        assert not ended.closed, "a copy may still read what a loader frees"
-    for number in range(1, COUNT):
-        assert next(iterator)[0] is pixels
-        graph.replay()
-        assert (more.cpu() == 2 * number).all()
-    assert next(iterator, None) is None
-    assert ended.closed == 3
-    torch.accelerator.synchronize()
-    assert not gpus.faults, gpus.faults
-
-
-def images_on_host() -> Any:
-    return DataLoader(native_images(), 9, num_workers=1, pin_memory=True)
-
-
-class Closing(Numbered):
-    closed = 0
-
-    def __iter__(self) -> Any:
-        return _Closing(self, super().__iter__())
-
-
-class _Closing(Iterator[Any]):
-    def __init__(self, source: Closing, batches: Iterator[Any]) -> None:
-        self.source, self.batches = source, batches
-
-    def __next__(self) -> Any:
-        return next(self.batches)
-
-    def close(self) -> None:
-        self.source.closed += 1
-
-
 def fork(gpus: simgpu.GPUs, rng: random.Random) -> None:
     """A fork, pretended, has an iterator of its parent's and its batches: it touches no GPU."""
     iterator: Any = iter(DeviceLoader(Numbered(gpus, rng, pin=True), "cuda"))
@@ -393,20 +302,6 @@ def pause(gpus: simgpu.GPUs, rng: random.Random) -> None:
     source.pause_at = 99
     found += [int(one[0].cpu()[0]) for one in iterator]
     assert found == [*range(COUNT)]
-
-
-def timed(gpus: simgpu.GPUs, rng: random.Random) -> None:
-    """A timer that synchronises: a phase ends when what it launched has run; batches are right."""
-    timer = StepTimer(every=0, synchronise=True)
-    loader = DeviceLoader(Numbered(gpus, rng, pin=True), "cuda", dtype="float32")
-    for number, (pixels, labels) in enumerate(timer.batches(loader)):
-        with timer.phase("forward"):
-            made = pixels * 255
-        assert torch.accelerator.current_stream().query(), "a phase is over, and its work is not"
-        assert (made.cpu().round() == number).all() and (labels.cpu() == number).all()
-    assert (timer.overall.steps, timer.overall.images) == (COUNT, 2 * COUNT)
-    assert {"wait", "forward"} <= {*timer.totals()} <= {"wait", "forward", "device", "other"}
-    assert min(timer.totals().values()) >= 0
 
 
 class Pausing:
@@ -460,5 +355,5 @@ def ranked(gpus: simgpu.GPUs, rng: random.Random) -> None:
     assert gpus.contexts == {1}, gpus.contexts
 
 
-ALL = [passes, failing, native, static, dali, staged, held_up, capture, fork, pause, timed]
+ALL = [passes, failing, native, dali, staged, held_up, fork, pause]
 ALL += [interrupted, ranked]

@@ -50,7 +50,7 @@ PACKED = ["shards", "lmdb", "parquet", "folder"]
 #: Kinds of archives of others, by the names of their datasets.
 IN_PLACE = {f"{kind} in place": kind for kind in archives.KINDS}
 CONTAINERS = [*PACKED, *IN_PLACE]
-SMALL = RemoteOptions(concurrency=2, piece_bytes=8 << 10, progress=False, tries=2, timeout=5.0)
+SMALL = RemoteOptions(concurrency=2, piece_bytes=8 << 10, tries=2, timeout=5.0)
 
 
 class Site:

@@ -47,7 +47,7 @@ from fastdata.transforms import (
 SIGNALS = [signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
 #: Seconds after which a process counts as hanging, on a machine that others use as well.
 LIMIT = HANG
-SMALL = RemoteOptions(concurrency=4, piece_bytes=8 << 10, progress=False)
+SMALL = RemoteOptions(concurrency=4, piece_bytes=8 << 10)
 CONTAINERS = ["shards", "lmdb", "parquet", "folder"]
 
 SHM = Path("/dev/shm")

@@ -320,9 +320,3 @@ class TransformFixMatch(_Held):
 
 def _convert_image_to_rgb(image: Any) -> Any:
     return image.convert("RGB")
-
-
-#: As in scripts, which import `transforms`.
-stacked = transforms.Lambda(
-    lambda crops: torch.stack([transforms.ToTensor()(crop) for crop in crops])
-)

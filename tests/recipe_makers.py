@@ -19,10 +19,6 @@ _CIFAR = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 _OPENAI = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 
 
-#: What ``__fastdata__`` returns of classes that no warning has a line for: a dataset's.
-LINES = {"MultiCropDataset": "Views(*self.trans)"}
-
-
 def small(name: str) -> bool:
     return name.startswith("CIFAR")
 
@@ -108,7 +104,7 @@ def _torchvision(s: _Script) -> Makers:
             name = f"torchvision, reference, v{version}, {backend}"
             found[f"{name}, training"] = train(backend, version, "TrivialAugmentWide")
             found[f"{name}, evaluation"] = evaluation(backend, version)
-    for policy in ("RandAugment", "AugMix", "AutoAugment"):
+    for policy in ("RandAugment", "AutoAugment"):
         found[f"torchvision, reference, v1, pil, {policy}"] = train("pil", 1, policy)
         found[f"torchvision, reference, v2, tensor, {policy}"] = train("tensor", 2, policy)
     bicubic, crop = "torchvision, reference, v2, tensor, bicubic", v2.RandomResizedCrop
@@ -142,7 +138,6 @@ def _examples(s: _Script) -> Makers:
     def to_rgb(image: Any) -> Any:
         return image.convert("RGB")
 
-    stacked = published.stacked
     return {
         "pytorch/examples, evaluation on ImageNet": lambda: s.view(
             tv.Resize(256), tv.CenterCrop(224)
@@ -174,11 +169,6 @@ def _examples(s: _Script) -> Makers:
         "Hugging Face, accelerate's cv_example": lambda: tv.Compose(
             [tv.RandomResizedCrop((224, 224)), tv.ToTensor()]
         ),
-        "ten crops, stacked": lambda: tv.Compose([tv.Resize(256), tv.TenCrop(224), stacked]),
-        "ten crops, stacked and normalised": lambda: tv.Compose(
-            [tv.Resize(256), tv.TenCrop(224), stacked, tv.Normalize(MEAN, STD)]
-        ),
-        "five crops, stacked": lambda: tv.Compose([tv.Resize(256), tv.FiveCrop(224), stacked]),
         "open_clip, by a function that converts": lambda: s.view(
             s.crop(224, (0.9, 1.0), "bicubic"), published._convert_image_to_rgb, values=_OPENAI
         ),

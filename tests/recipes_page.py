@@ -14,7 +14,7 @@ from containers import pack_tree
 from fastdata.converters import Encoding
 from loader_data import SAMPLES, WITH_INDEX, folder, images, tree
 from PIL import Image
-from recipe_makers import LINES, recipes, small
+from recipe_makers import recipes, small
 from script_lines import lines_added
 from torchvision_stub import import_torchvision
 
@@ -34,8 +34,8 @@ Hand the transform that these libraries and scripts make to a dataset as you do 
 - **native**: the core does all of it, in its decoding threads;
 - **native, with lines**: the same, once each of the script's classes has a method
   [`__fastdata__`](guides/own-transforms.md) that returns one of the lines. The loader's warning
-  names the class and shows its line. Only SwAV's `MultiCropDataset`, which is a dataset, has a
-  line that no warning shows: give `ImageFolder` these `Views` as its transform;
+  names the class. SwAV's `MultiCropDataset` is a dataset: give `ImageFolder` these `Views` as its
+  transform;
 - **worker**: the core does the steps before the named one; worker processes call that step and
   what follows;
 - **refused**: torch's own loader does everything; the loader's warning says what to write instead.
@@ -121,7 +121,7 @@ def original(transform: Any, image: Any) -> Any:
 
 
 def row(name: str, transform: Any) -> tuple[str, str, str]:
-    with lines_added(transform, LINES) as lines:
+    with lines_added(transform) as lines:
         found = compiled(name, transform)
         said = f", with {', '.join(f'`{line}`' for line in lines)}" if lines else ""
         if isinstance(found, Refusal) and found.unequal:

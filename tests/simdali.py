@@ -58,8 +58,6 @@ class Pipeline(_Pipeline):  # type: ignore[misc]
 
 
 class _Block:
-    of_graph = False
-
     def __init__(self, free: list[torch.Tensor], raw: torch.Tensor, stream: Any) -> None:
         self.free, self.raw, self.stream = free, raw, stream
         self.used: set[Any] = set()

@@ -15,7 +15,6 @@ Modelled, as CUDA and torch do it:
   ``non_blocking``, a copy waits until it is done.
 - ``item``, ``cpu`` and indexing by a mask wait for their stream.
 - An index that is not on the GPU is copied there from pageable memory.
-- While a graph is captured, whatever looks at the GPU is an error.
 - Streams and events open a context on their device; after a fork everything is an error.
 
 Not modelled: time, kernels, autograd.
@@ -91,7 +90,6 @@ class GPUs:
         self.spins = self.needless = 0  # waits without sleep; streams recorded that own the memory
         #: Errors of the next copies from the host; None for a copy that goes well.
         self.outcomes: list[BaseException | None] = []
-        self.capture: Graph | None = None
         self.process = os.getpid()
         self._streams: list[Stream] = []
         self._free: dict[tuple[Stream, int], list[torch.Tensor]] = defaultdict(list)
@@ -192,7 +190,6 @@ class GPUs:
         return True
 
     def wait(self, done: Callable[[], bool]) -> None:
-        self.refuse_while_capturing()
         while not done():
             if not self.step():
                 raise CUDAError("the GPU would wait for ever")
@@ -203,7 +200,6 @@ class GPUs:
 
     def poll(self, done: Callable[[], bool]) -> bool:
         """The host looks. Whoever looks again and again is not held off for ever."""
-        self.refuse_while_capturing()
         self.pass_time()
         if done() or done is not self._looked_at:
             self._restless, self._looked_at = 0, done
@@ -221,12 +217,6 @@ class GPUs:
         streams = [one for one in self._streams if one.device.index == self.index(device)]
         self.wait(lambda: not any(stream.queue for stream in streams))
 
-    def refuse_while_capturing(self) -> None:
-        """As CUDA does where something looks at the GPU during a capture, which is lost by it."""
-        if self.capture is not None:
-            self.capture.broken = True
-            raise CUDAError("CUDA error: operation not permitted when stream is capturing")
-
     # Memory.
 
     def take(self, size: int, stream: Stream) -> Block:
@@ -240,7 +230,7 @@ class GPUs:
             else:
                 self._late.append((place, raw, marks))
         free = self._free[stream, size]
-        if free and self.capture is None:  # a graph has its own pool
+        if free:
             return Block(self, free.pop(self.rng.randrange(len(free))), stream)
         return Block(self, torch.full((size,), FRESH, dtype=torch.uint8, device="cpu"), stream)
 
@@ -248,8 +238,6 @@ class GPUs:
         """Takes memory back: its stream may write to it from now on, others when they are done."""
         if os.getpid() != self.process or self is not machine():
             return
-        if self.capture is not None or block.of_graph:
-            return  # the graph keeps it
         others = [stream for stream in block.used if stream is not block.stream]
         if others:
             marks = [stream.mark() for stream in others]
@@ -266,7 +254,6 @@ class GPUs:
         self._register(array, pooled=False)
 
     def _register(self, array: np.ndarray[Any, Any], pooled: bool) -> None:
-        self.refuse_while_capturing()
         if not self.contexts:
             self.contexts.add(self._thread.device)
         start = array.__array_interface__["data"][0]
@@ -356,11 +343,7 @@ class Stream:
                 what()
 
     def run(self, work: Callable[[], Any]) -> None:
-        capture = self.machine.capture
-        if capture is not None and capture.stream is self:
-            capture.work.append(work)
-        else:
-            self.queue.append(work)
+        self.queue.append(work)
         self.machine.pass_time()
 
     def mark(self) -> Callable[[], bool]:
@@ -370,12 +353,7 @@ class Stream:
 
     def wait_event(self, event: Event) -> None:
         self.machine.visit(self.device.index)
-        capture = self.machine.capture
-        if capture is not None and (capture.stream is self) != event.captured:
-            capture.broken = True
-            raise CUDAError("CUDA error: dependency created on uncaptured work in another stream")
-        if not event.captured:
-            self.queue.append(Hold(event.mark))
+        self.queue.append(Hold(event.mark))
         self.machine.pass_time()
 
     def wait_stream(self, other: Stream) -> None:
@@ -413,7 +391,6 @@ class Hold:
 class Event:
     def __init__(self, device: Any = None, **options: Any) -> None:
         self.mark: Callable[[], bool] = lambda: True
-        self.captured = False
         self._device: int | None = None
         self._machine: GPUs | None = None
 
@@ -421,10 +398,7 @@ class Event:
         stream = _machine().stream() if stream is None else stream
         self._device, self._machine = stream.device.index, stream.machine
         stream.machine.visit(self._device)
-        capture = stream.machine.capture
-        self.captured = capture is not None and capture.stream is stream
-        if not self.captured:
-            self.mark = stream.mark()
+        self.mark = stream.mark()
 
     def wait(self, stream: Stream | None = None) -> None:
         (_machine().stream() if stream is None else stream).wait_event(self)
@@ -447,39 +421,12 @@ class Event:
             here.visit(self._device)
 
 
-class Graph:
-    def __init__(self) -> None:
-        self.work: list[Callable[[], Any]] = []
-        self.broken = False
-        self.stream: Stream | None = None
-
-    def replay(self) -> None:
-        stream = _machine().stream()
-        for work in self.work:
-            stream.run(work)
-
-
-@contextmanager
-def _capture(graph: Graph, **options: Any) -> Iterator[None]:
-    here = _machine()
-    here.synchronize()
-    with here.using(Stream(here.index())) as stream:
-        graph.stream, here.capture = stream, graph
-        try:
-            yield
-        finally:
-            here.capture = None
-    if graph.broken:
-        raise CUDAError("CUDA error: operation failed due to a previous error during capture")
-
-
 class Block:
     """Memory of a tensor and its views; free when they are gone."""
 
     def __init__(self, home: GPUs, raw: torch.Tensor, stream: Stream) -> None:
         self.home, self.raw, self.stream = home, raw, stream
         self.used: set[Stream] = set()
-        self.of_graph = home.capture is not None
 
     # While the interpreter ends, names of this module may be gone.
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -776,8 +723,6 @@ def simulated(schedule: Schedule | None = None, devices: int = 2) -> Iterator[GP
     cuda: dict[str, Any] = {
         "Stream": Stream,
         "Event": Event,
-        "CUDAGraph": Graph,
-        "graph": _capture,
         "device": here.device,
         "stream": here.using,
         "set_stream": here.set_stream,
@@ -788,9 +733,6 @@ def simulated(schedule: Schedule | None = None, devices: int = 2) -> Iterator[GP
         "is_available": lambda: True,
         "is_initialized": lambda: bool(here.contexts),
         "synchronize": here.synchronize,
-        "is_current_stream_capturing": lambda: (
-            here.capture is not None and here.capture.stream is here.stream()
-        ),
         "_lazy_init": here.check,
     }
     accelerator: dict[str, Any] = {

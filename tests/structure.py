@@ -18,7 +18,7 @@ MODULE, FUNCTION = 600, 80
 METHODS = 20
 PARAMETERS = 12
 #: Modules in a chain of imports. Imports inside functions and of types alone are left out.
-CHAIN = 16
+CHAIN = 11
 #: Names that other libraries chose, torch's constructor above all.
 EXEMPT = {"fastdata.loading.loader.DataLoader.__init__"}
 

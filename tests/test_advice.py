@@ -62,11 +62,9 @@ def test_a_function_of_tensors_goes_to_whole_batches(more: list[Any]) -> None:
         assert torch.allclose(image, want, atol=1e-6)
 
 
-def test_a_derived_class_is_named_with_what_it_overrides() -> None:
+def test_a_derived_class_is_named_with_its_base() -> None:
     text = explained(ProbeCrop(24), tv.ToTensor())
-    assert all(
-        word in text for word in ("test_advice.ProbeCrop", "RandomResizedCrop", "get_params")
-    )
+    assert "test_advice.ProbeCrop" in text and "it derives from RandomResizedCrop" in text
 
 
 def test_without_antialiasing_says_what_to_write() -> None:

@@ -27,6 +27,7 @@ from sources import jpeg
 from torchvision_stub import import_torchvision
 
 from fastdata.cli.commands import cli
+from fastdata.dataset import ImageDataset
 from fastdata.errors import SlowPathWarning, UsageError
 
 _ADAPTER = f"""
@@ -260,7 +261,7 @@ def test_indexes_in_place_and_datasets_without_labels(tmp_path: Path) -> None:
         with tarfile.open(tmp_path / f"shards/{number}.tar", "w") as tar:
             tar.add(tmp_path / "0.jpg", f"{number}.jpg")
     index(tmp_path / "shards", tmp_path / "parts", part_files=1, workers=1)
-    chosen = contenders.of_dataset(tmp_path / "parts")
+    chosen = contenders.of_dataset(ImageDataset(tmp_path / "parts").manifest)
     assert [one.name for one in chosen] == ["fastdata-archives", "torch"]
     index(tmp_path / "a.parquet", tmp_path / "tables", workers=1)
     given = ["--seconds", "0.2", "--rounds", "1", "--threads", "1", "--json"]

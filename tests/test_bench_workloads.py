@@ -28,13 +28,12 @@ _SMALL = ["--seconds=0.1", "--warmup=0", "--rounds=1", "--threads=1", "--batch-s
 #: Options that make a workload small, and modules that it needs.
 _RUNS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "buckets": ([], ()),
-    "fields": (["--contender=no columns", "--contender=20 columns, two read"], ()),
     "hugging_face": (
-        ["--case=shuffled", "--contender=torch", "--contender=fastdata, with_transform"],
+        ["--case=shuffled", "--contender=torch", "--contender=fastdata"],
         ("datasets",),
     ),
     "in_place": (["--contender=webdataset", "--contender=in place"], ("webdataset",)),
-    "kinds": (["--case=progressive JPEG, rewritten as baseline"], ()),
+    "kinds": (["--case=progressive JPEG"], ()),
     "packing": (
         ["--contender=tar, sync", "--contender=shards", "--contender=index of tars"],
         ("webdataset",),

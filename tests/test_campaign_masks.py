@@ -13,7 +13,6 @@ from fastdata import transforms as t
 from fastdata.decode.codecs import Encoded
 from fastdata.loading.fields.masks import moved_mask
 from fastdata.transforms.compile import compile_recipe
-from fastdata.transforms.geometry import draw
 from fastdata.transforms.nodes import OnTensors
 from fastdata.transforms.outcomes import without_fixed_size
 from fastdata.transforms.recipe import Program
@@ -86,7 +85,8 @@ def _check(number: int) -> None:
     found = _program(random, width, height)
     steps, program = found.steps, found.pixels
     fill = found.mask_fill
-    cut = draw(steps, [width], [height], random.integers(0, 1 << 63, 1, np.uint64))
+    key = random.integers(0, 1 << 63, 1, np.uint64)
+    cut = native_program((), leading=steps).cuts([width], [height], key)
     if cut["too_small"][0]:
         return
     size = cut["canvas"][0].tolist()

@@ -155,7 +155,7 @@ def by_workers():  # torch's worker processes, which give batches through shared
     return list(torch.utils.data.DataLoader(opened, 40, num_workers=1, timeout=60))
 
 def from_cache():
-    remote = RemoteOptions(concurrency=2, piece_bytes=8 << 10, progress=False, tries=2)
+    remote = RemoteOptions(concurrency=2, piece_bytes=8 << 10, tries=2)
     opened = ImageDataset(f"file://{folder}", CenterCrop(48), cache=memory + "/cache",
                           remote=remote)
     for found, right in zip(DataLoader(opened, 8, num_workers=2), expected, strict=True):

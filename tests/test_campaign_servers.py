@@ -19,7 +19,7 @@ from fastdata.remote import RemoteOptions
 ANSWERS = int(os.environ.get("FASTDATA_CAMPAIGN_ANSWERS", "100"))
 SEED = int(os.environ.get("FASTDATA_CAMPAIGN_SEED", "0"))
 #: A stall costs as long as `timeout`.
-OPTIONS = RemoteOptions(timeout=2.0, max_request=1, piece_bytes=16 << 10, progress=False)
+OPTIONS = RemoteOptions(timeout=2.0, max_request=1, piece_bytes=16 << 10)
 
 
 @pytest.mark.slow

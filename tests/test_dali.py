@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
-from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 from containers import pack_tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jpegs import picture
 from loader_data import (
     CROPS,
     SAMPLES,
@@ -23,8 +19,7 @@ from loader_data import (
     same,
     tree,
 )
-from PIL import Image
-from scans import Scan, drawn, write
+from scans import Scan
 from torchvision_stub import import_torchvision
 
 torch = pytest.importorskip("torch")
@@ -152,30 +147,6 @@ def test_two_views() -> None:
             assert (view.int() - other.int()).abs().float().mean() < 1.5
 
 
-def test_it_says_what_is_not_dalis_to_decode() -> None:
-    """PNGs without an index, and JPEGs that have no seek points where others do."""
-    root, rng = folder() / "tree", Random(5)
-    for number in range(12):
-        path = root / "class" / f"{number:02}.{'png' if number < 4 else 'jpg'}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if number < 10:
-            Image.fromarray(picture(70, 50, number)).save(path)
-        else:  # the core decodes it, and cannot enter it at any place but its begin
-            path.write_bytes(write(drawn(70, 50, "4:2:0", rng), SCANS, progressive=False))
-    packed = {f"packed-{points}": points for points in (True, False)}
-    for name, points in packed.items():
-        pack_tree(root, root.parent / name, "folder", seek_points=points)
-    in_place = import_torchvision().datasets.ImageFolder(root)
-    for data in (in_place, *(root.parent / name for name in packed)):
-        loader = DALILoader(ImageDataset(data, CROPS), **SHUFFLED)
-        said = loader.explain()
-        list(loader)
-        assert loader.explain() == said
-        for kind, decoders in loader.stats().kinds.items():
-            for decoder, count in decoders.items():
-                assert f"{count / 12:.0%} {kind} ({decoder})" in said
-
-
 @settings(max_examples=12)
 @given(data=st.data())
 def test_order_shards_and_state_are_the_native_ones(data: st.DataObject) -> None:
@@ -224,25 +195,6 @@ def test_torchs_samplers(ahead: int) -> None:
     )
     assert [index.tolist() for *_, index in ours] == batches
     assert differences(ours, native)[1] <= 3
-
-
-@pytest.mark.parametrize("container", ["shards", "folder"])
-def test_pngs_of_every_kind(container: str) -> None:
-    root = folder()
-    noise = np.random.default_rng(0).integers(0, 1 << 16, (40, 50), np.uint16)
-    for number, mode in enumerate(("1", "L", "LA", "P", "RGB", "RGBA", "I;16")):
-        path = root / "tree" / "class" / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        image = Image.fromarray(picture(50, 40, number))
-        file = io.BytesIO()
-        (Image.fromarray(noise) if mode == "I;16" else image.convert(mode)).save(file, "PNG")
-        path.write_bytes(file.getvalue())
-    pack_tree(root / "tree", root / "out", container)
-    data = ImageDataset(root / "out", CenterCrop((40, 50)))
-    assert differences(list(DALILoader(data, **SHUFFLED)), list(DataLoader(data, **SHUFFLED))) == (
-        0,
-        0,
-    )
 
 
 @pytest.mark.parametrize(("ahead", "planned"), [(None, 5), (1, 1)])

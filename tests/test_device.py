@@ -482,40 +482,6 @@ def test_an_empty_loader_has_no_batches() -> None:
     assert len(empty) == 0 and list(empty) == []
 
 
-# Batches in the same memory.
-
-
-@pytest.mark.parametrize(
-    ("first", "later", "said"),
-    [
-        ([torch.zeros(4, 2)], [torch.zeros(4, 2), torch.zeros(4)], "2 tensors"),
-        ([torch.zeros(4, 2)], [torch.zeros(4, 3)], r"\(4, 3\) of float32.* \(4, 2\) of float32"),
-        ([torch.zeros(4, 2)], [torch.zeros(4, 2, dtype=torch.int64)], "of int64"),
-        ([torch.zeros(4, 2)], [torch.zeros(5, 2)], r"a tensor is \(5, 2\)"),
-        ([torch.zeros(())], [torch.zeros(2)], r"the first was \(\)"),
-        ([torch.zeros(4, 2)], [torch.zeros(4, 2).to_sparse()], "layout torch.sparse_coo"),
-        ([torch.zeros(4, 2).to_sparse()], [], "layout torch.sparse_coo"),
-    ],
-)
-def test_static_batches_that_are_not_alike(first: Any, later: Any, said: str) -> None:
-    iterator = iter(DeviceLoader([first, later, first], "cpu", static=True))
-    if later:
-        (home,) = next(iterator)
-    with pytest.raises(UsageError, match=said) as found:
-        next(iterator)
-    assert "drop_last=True" in found.value.hint
-    if later:  # the error costs its batch alone
-        assert next(iterator)[0] is home
-
-
-def test_a_smaller_static_batch_takes_the_first_rows() -> None:
-    batches = [[torch.full((4, 2), 1.0)], [torch.full((3, 2), 2.0)], [torch.full((4, 2), 3.0)]]
-    loader = DeviceLoader(batches, "cpu", static=True)
-    first, second, third = loader
-    assert third[0] is first[0] and (first[0] == 3).all()
-    assert second[0].data_ptr() == first[0].data_ptr() and second[0].shape == (3, 2)
-
-
 # Asked whether they are ready.
 
 

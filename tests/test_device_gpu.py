@@ -24,7 +24,6 @@ from fastdata.device.transfer import (  # noqa: E402
     on_device,
     on_stream,
 )
-from fastdata.errors import UsageError  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -140,45 +139,6 @@ def test_streams_are_those_of_torch_cuda() -> None:
     with on_device(found.device), on_stream(copies()):
         assert torch.cuda.current_stream().stream_id == copies().stream_id
     assert torch.cuda.current_stream() == before
-
-
-# A graph.
-
-
-@pytest.mark.parametrize("dtype", [None, "bfloat16"])
-def test_a_graph_is_replayed_over_batches_in_the_same_memory(dtype: Any) -> None:
-    loader = DeviceLoader(Numbered(20), dtype=dtype, static=True)
-    unit = 255 if dtype else 1
-    graph, sums, at = torch.cuda.CUDAGraph(), [], None
-    for epoch in range(2):
-        for number, (pixels, labels) in enumerate(loader):
-            if at is None:
-                at = pixels, labels
-                pixels.double().mean()  # what is made once is made before the capture
-                with torch.cuda.graph(graph):
-                    result = pixels.double().mean() * unit - labels.double().mean()
-            assert pixels is at[0] and labels is at[1]
-            graph.replay()
-            torch.cuda._sleep(LONG // 4)  # the next batch is not written before this was read
-            sums.append((pixels.double().mean() * unit - number).abs())
-            sums.append(result.abs().clone())
-        assert epoch or len(sums) == 40
-    assert torch.stack(sums).max().item() < 0.2
-
-
-def test_a_batch_asked_for_during_a_capture_is_an_error_that_costs_nothing() -> None:
-    iterator = iter(DeviceLoader(Numbered(6), static=True))
-    pixels, _ = next(iterator)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        twice = pixels.float() * 2
-        with pytest.raises(UsageError, match="while a CUDA graph is captured"):
-            next(iterator)
-    for number in range(1, 6):
-        next(iterator)
-        graph.replay()
-        assert bool((twice == 2 * number).all())
-    assert next(iterator, None) is None
 
 
 # Pauses, forks.

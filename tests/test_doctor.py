@@ -244,7 +244,7 @@ def test_every_command_that_is_advised_runs(
         for one in judge(replace(found, machine=small, rates=rates)).advice
         if one.command.startswith("fastdata ")
     }
-    assert {"reencode", "rewrite"} <= set(advised.values())
+    assert "reencode" in advised.values()
     for command, code in advised.items():
         (tmp_path / code).mkdir()
         monkeypatch.chdir(tmp_path / code)

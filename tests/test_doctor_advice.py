@@ -83,7 +83,7 @@ def test_slow_decoding() -> None:
     assert advice.images_per_second is None
     rewritable = {"data": {"rewritable_share": 0.5}}
     (advice,) = judge(found(slow, **rewritable)).advice
-    assert advice.code == "rewrite" and advice.command.endswith("--encoding baseline")
+    assert advice.code == "rewrite" and "jpegtran" in advice.text
     for share in ("other_share", "rewritable_share"):
         assert codes_of(found(slow, data={share: 0.02})) == ["nothing"]
     (advice,) = judge(found({"decode": 50.0}, machine={"threads": 1})).advice

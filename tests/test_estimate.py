@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fastdata.converters import ImageSource, ParquetImages, TableImages, WebDataset, pack
-from fastdata.converters.encode import Encoding
 from fastdata.converters.listing import write_listing
 from fastdata.converters.options import PackOptions
 from fastdata.converters.shuffling import shuffle_listing
@@ -188,7 +187,6 @@ def test_sizes_of_images_in_the_summary(folder: Path) -> None:
         made,
         folder.parent / "out",
         container="shards",
-        options=PackOptions(encoding=Encoding("baseline")),
         workers=1,
     )
     images = sum((folder / f"{at:03d}.jpg").stat().st_size for at in range(ROWS))

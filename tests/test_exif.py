@@ -30,7 +30,7 @@ from torchvision_stub import import_torchvision
 from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset, verify
-from fastdata.decode.codecs import probe
+from fastdata.decode.pillow import probe
 from fastdata.remote import RemoteOptions
 from fastdata.transforms import (
     CenterCrop,
@@ -275,7 +275,7 @@ SMALL = Compose([RandomResizedCrop(48, scale=(0.02, 0.15)), RandomHorizontalFlip
 
 def test_parts_of_large_images_are_fetched() -> None:
     ours, twins = photographs()
-    remote = RemoteOptions(progress=False)
+    remote = RemoteOptions()
     with WebServer(ours) as server:
         of = ImageDataset(server.url, SMALL, exif_transpose=True, remote=remote)
         mine = loader(of, num_workers=1, order="random")

@@ -415,7 +415,7 @@ def test_archives_behind_a_url(
         "fields": ("image", "label", "png", "txt"),
         "transform": dict.fromkeys(("image", "png"), RandomResizedCrop(16)),
     }
-    few = RemoteOptions(tries=2, progress=False)
+    few = RemoteOptions(tries=2)
     remote = ImageDataset(out, **of, **options, remote=few)
     local = ImageDataset(tmp_path / "local", **of)
     assert sorted(remote.read(range(12))) == sorted(images)

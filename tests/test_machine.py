@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from fastdata.errors import DataError, UsageError
-from fastdata.machine import available_memory, cpus_for_this_rank, slurm_variables, usable_cpus
+from fastdata.errors import DataError
+from fastdata.machine import available_memory, cpus_for_this_rank, usable_cpus
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -133,7 +133,7 @@ def test_ranks_that_are_bound_share_a_quota(
 
 
 def test_ranks_that_nobody_tells_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SLURM_STEP_NUM_TASKS", raising=False)
+    monkeypatch.delenv("SLURM_STEP_TASKS_PER_NODE", raising=False)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     assert cpus_for_this_rank() == usable_cpus()
     for ranks in ("0", "-3", "all"):
@@ -169,56 +169,18 @@ def test_processes_of_one_run_that_are_bound(tmp_path: Path) -> None:
     assert found == len(set(cpus[0::2]))
 
 
-STEP = {
-    "SLURM_STEP_NUM_TASKS": "7",
-    "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",
-    "SLURM_STEP_NODELIST": "gpu[003-005,9],login",
-    "SLURM_JOB_ID": "123456",
-    "SLURM_STEP_ID": "2",
-    "SLURM_PROCID": "6",
-    "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "3",
-}
-
-
-def test_what_slurm_says_is_what_torchrun_would_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = slurm_variables(STEP)
-    assert found == {
-        "RANK": "6",
-        "WORLD_SIZE": "7",
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-        "MASTER_ADDR": "gpu003",
-        "MASTER_PORT": "35298",
-    }
-    assert slurm_variables(STEP | {"SLURM_NODEID": "1"})["LOCAL_WORLD_SIZE"] == "2"
-    other = slurm_variables(STEP | {"SLURM_STEP_ID": "3", "MASTER_ADDR": "login"})
-    assert other["MASTER_PORT"] != found["MASTER_PORT"] and other["MASTER_ADDR"] == "login"
-    # Torchrun within a task; a step of one task; none.
-    assert slurm_variables(STEP | {"RANK": "0"}) == {}
-    assert slurm_variables(STEP | {"SLURM_STEP_NUM_TASKS": "1"}) == slurm_variables({}) == {}
-    for nodes, first in (
-        ("one", "one"), ("a1,b2", "a1"), ("n[1,7]", "n1"), ("n[08-11]", "n08"),
-        ("r[1-2]c[3-4]-ib,x", "r1c3-ib"), ("a,n[1-2]", "a"),
-    ):  # fmt: skip
-        assert slurm_variables(STEP | {"SLURM_STEP_NODELIST": nodes})["MASTER_ADDR"] == first
-    # Tasks share the CPUs.
+@pytest.mark.parametrize(
+    ("tasks", "node", "expected"),
+    [("2(x3),1", "0", 6), ("2(x3),1", "3", 12), ("4", "0", 3), ("4", "9", 12), ("", "0", 12)],
+)
+def test_tasks_of_slurm_share_the_cpus(
+    monkeypatch: pytest.MonkeyPatch, tasks: str, node: str, expected: int
+) -> None:
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)))
-    for name, text in (STEP | {"SLURM_NODEID": "0"}).items():
-        monkeypatch.setenv(name, text)
-    assert cpus_for_this_rank(cgroups=Path("/none")) == 6
-
-
-def test_slurm_that_does_not_say_enough() -> None:
-    for name, value in (
-        ("SLURM_STEP_NODELIST", None), ("SLURM_PROCID", None), ("SLURM_STEP_ID", "batch"),
-        ("SLURM_NODEID", "9"),
-    ):  # fmt: skip
-        environ = {one: text for one, text in (STEP | {name: value}).items() if text}
-        with pytest.raises(UsageError, match=r"as one of 7.*\nStart one process per node"):
-            slurm_variables(environ)
+    monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", tasks)
+    monkeypatch.setenv("SLURM_NODEID", node)
+    assert cpus_for_this_rank(cgroups=Path("/none")) == expected
 
 
 # Of control groups: the lines of /proc/self/cgroup, files and what they hold, bytes left.

@@ -227,9 +227,6 @@ def test_what_torchvision_does_not_do_to_masks_is_refused(v2: Any, grey: Path) -
     refused = {
         "RandAugment cannot be done": v2.Compose([v2.ToImage(), v2.RandAugment()]),
         "expands masks": v2.RandomRotation(20, expand=True),
-        r"FiveCrop.*a target follows one; take one crop\.$": v2.Compose(
-            [v2.FiveCrop(9), v2.ToImage()]
-        ),
         "Views cannot.*a target follows one": Views(CenterCrop(9), count=2),
         "masks are numbers": v2.Compose([v2.ToImage(), v2.RandomRotation(20, fill=[1, 2, 3])]),
         "colour, and masks are numbers": v2.Compose([v2.Pad(5, fill=[1, 2, 3]), v2.ToImage()]),

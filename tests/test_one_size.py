@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,13 +14,10 @@ from containers import pack_tree
 from fastdata.converters import Encoding
 from jpegs import picture
 from loader_data import as_file, folder, images
-from PIL import Image
 from torchvision_stub import import_torchvision
 
-import fastdata.transforms
 from fastdata import DataLoader, ImageDataset
 from fastdata.errors import SlowPathWarning, UsageError
-from fastdata.transforms import Compose, Resize
 
 pytestmark = pytest.mark.filterwarnings("ignore:The transform `ToTensor:UserWarning")
 
@@ -81,38 +77,6 @@ def test_images_of_several_sizes_or_of_files_need_one(tv: Any) -> None:
     crop = tv.Compose([tv.CenterCrop((HEIGHT, WIDTH)), *flip.transforms])
     files.transform = crop
     assert DataLoader(files, 4).explain().startswith("native")
-
-
-@pytest.mark.parametrize("side", [0, 20])
-@pytest.mark.parametrize("container", ["files", "shards"])
-@pytest.mark.parametrize(
-    "sizes", [[(32, 32)], [(24, 50)], [(30, 40), (37, 33), (34, 34)], [(300, 400), (900, 280)]]
-)
-def test_the_crop_that_is_advised_suits_the_images(
-    tv: Any, tmp_path: Path, container: str, sizes: Any, side: int
-) -> None:
-    """It makes the path native, pads nothing, and leaves images that have one size as they are."""
-    for number, size in enumerate(sizes * 3):
-        path = tmp_path / "in" / str(number % 2) / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((*size, 3), 99, np.uint8)).save(path)
-    if container == "files":
-        dataset: Any = import_torchvision().datasets.ImageFolder(tmp_path / "in")
-    else:
-        pack_tree(tmp_path / "in", tmp_path / "out", container)
-        dataset = ImageDataset(tmp_path / "out")
-    steps = [*([tv.Resize(side)] if side else []), tv.PILToTensor()]
-    dataset.transform = tv.Compose(steps)
-    if len(sizes) > 1 or container == "files":
-        with pytest.warns(SlowPathWarning, match="fastdata.transforms") as caught:
-            DataLoader(dataset, 4)
-        (advice,) = re.findall(r"fastdata\.transforms\.(.+?\))(?=,)", str(caught[0].message))
-        crops = [eval(one, vars(fastdata.transforms)) for one in advice.split(" and ")]
-        dataset.transform = Compose([*([Resize(side)] if side else []), *crops])
-    ((images, _),) = DataLoader(dataset, len(dataset), require_native=True)
-    assert (images == 99).all()
-    if len(sizes) == 1 and not side:
-        assert images.shape[2:] == sizes[0]
 
 
 def test_of_images_of_one_size_no_crop_is_asked(tv: Any) -> None:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import functools
 import re
-import types
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import vision_datasets
 from annotated import write_coco
 from loader_data import images, tree
 from PIL import Image, ImageFilter
+from sources import convert
 from torchvision_stub import import_torchvision
-from vision_datasets import make_coco
 
 from fastdata import DataLoader, ImageDataset
 from fastdata import transforms as own
@@ -26,8 +24,6 @@ from fastdata.errors import SlowPathWarning, UsageError
 
 torchvision = import_torchvision()
 # Imported as scripts do it: the interpreter compiles calls of imported names in another way.
-from torchvision import transforms  # noqa: E402
-from torchvision.transforms import ToTensor  # noqa: E402
 
 v1, v2 = torchvision.transforms, torchvision.transforms.v2
 pytestmark = pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
@@ -217,12 +213,16 @@ def as_lists(samples: list[Any]) -> Any:
     return tuple(zip(*samples, strict=True))
 
 
+def packed_coco(root: Path) -> Path:
+    write_coco(root / "coco")
+    options = ("--root", root / "coco", "--split", "val2017", "--out", root / "boxes")
+    assert convert("coco", *options).exit_code == 0
+    return root / "boxes"
+
+
 def joint(root: Path, transforms: Any) -> Any:
-    root = make_coco(root)
-    dataset = torchvision.datasets.CocoDetection(
-        str(root / "images"), str(root / "instances.json"), transforms=transforms
-    )
-    return torchvision.datasets.wrap_dataset_for_transforms_v2(dataset)
+    fields = ("image", "boxes", "labels")
+    return ImageDataset(packed_coco(root), transforms=transforms, fields=fields)
 
 
 @pytest.mark.parametrize(
@@ -246,29 +246,6 @@ def test_beside_an_unknown_step_joint_ones_get_pil_images(steps: Any, tmp_path: 
     assert_same(loader, torch.utils.data.DataLoader(dataset, 4, collate_fn=as_lists))
 
 
-# --- Hugging Face ------------------------------------------------------------------------------
-
-
-def test_functions_of_a_hugging_face_datasets_rows(hugging_face: Any) -> None:
-    augment = pipeline(Blur())
-    pixels = [np.full((40, 40, 3), shade * 9, np.uint8) for shade in range(9)]
-    columns = {"image": list(map(Image.fromarray, pixels)), "label": list(range(9))}
-    features = {"image": hugging_face.Image(), "label": hugging_face.Value("int64")}
-    rows = hugging_face.Dataset.from_dict(columns, hugging_face.Features(features))
-
-    def transform(batch: Any) -> Any:
-        return {"image": [augment(image) for image in batch["image"]], "label": batch["label"]}
-
-    with pytest.warns(SlowPathWarning):
-        DataLoader(rows.with_transform(transform), 4)
-    transform.__fastdata__ = lambda: own.Compose([augment])  # type: ignore[attr-defined]
-    assert_native(rows.with_transform(transform))
-    assert_native(ImageDataset(rows, augment))
-    transform.__fastdata__ = lambda: augment  # type: ignore[attr-defined]
-    with pytest.raises(UsageError, match="transform"):
-        DataLoader(rows.with_transform(transform), 4)
-
-
 # --- mistakes ----------------------------------------------------------------------------------
 
 
@@ -283,7 +260,6 @@ MISTAKES: dict[str, Any] = {
     "a function": lambda self: mirrored,
     "a class": lambda self: own.RandomHorizontalFlip,
     "itself": lambda self: self,
-    "deep in itself": lambda self: own.Compose([v1.RandomApply([v1.RandomChoice([self])])]),
     "no function": own.RandomHorizontalFlip(),
     "a property": property(lambda self: own.RandomHorizontalFlip()),
     "a number": 5,
@@ -342,70 +318,28 @@ def test_modules_that_were_overridden_do_not_do_what_they_offer() -> None:
         assert_same(loader, torch.utils.data.DataLoader(dataset, 4), batches=1)
 
 
-# --- small functions ---------------------------------------------------------------------------
-
-
-OF_VIEWS: dict[str, Any] = {
-    "stack": ([v1.PILToTensor()], lambda crops: torch.stack(crops)),
-    "ToTensor": ([], lambda crops: torch.stack([ToTensor()(crop) for crop in crops])),
-    "transforms": ([], lambda crops: torch.stack([transforms.ToTensor()(c) for c in crops])),
-}
-
-
-@pytest.mark.parametrize("of", [lambda one: one, v1.Lambda])
-@pytest.mark.parametrize("name", OF_VIEWS)
-def test_functions_that_stack_crops_are_native(name: str, of: Any) -> None:
-    each, function = OF_VIEWS[name]
-    assert_native(folder(v1.Compose([*each, v1.Resize(SIZE), v1.FiveCrop(24), of(function)])))
-
-
-@pytest.mark.parametrize(
-    "words",
-    ["crops", "[ToTensor()(one) for one in crops]", "[transforms.ToTensor()(x) for x in crops]"],
-)
-def test_cells_of_notebooks_have_no_imports(words: str) -> None:
-    """They are compiled otherwise than scripts that import what they use."""
-    tensor: Any = lambda: lambda image: v1.functional.to_tensor(image) / 2  # noqa: E731
-    bound = {"torch": torch, "transforms": transforms, "ToTensor": ToTensor}
-    others = {"ToTensor": tensor, "transforms": types.SimpleNamespace(ToTensor=tensor)}
-    each = [v1.PILToTensor()] if words == "crops" else []
-    steps = [*each, v1.Resize(SIZE), v1.FiveCrop(24)]
-    of = lambda names: folder(  # noqa: E731
-        v1.Compose([*steps, v1.Lambda(eval(f"lambda crops: torch.stack({words})", names))])
-    )
-    assert_native(of(bound))
-    # The same code with other globals.
-    dataset = of({**bound, **others}) if each == [] else of({**bound, "torch": np})
-    with pytest.warns(SlowPathWarning):
-        loader = DataLoader(dataset, 4)
-    if not each:
-        assert_same(loader, torch.utils.data.DataLoader(dataset, 4), batches=1)
-
-
 # --- the page ----------------------------------------------------------------------------------
 
 PAGE = Path(__file__).parents[1] / "docs" / "guides" / "own-transforms.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(3))
 def test_the_pages_examples_have_the_pixels_of_their_classes(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hugging_face: Any
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "imagenet").mkdir()
     (tmp_path / "imagenet" / "train").symlink_to(tree())
-    write_coco(tmp_path / "coco")
+    packed_coco(tmp_path)
     monkeypatch.chdir(tmp_path)
     page: dict[str, Any] = {}
     exec(BLOCKS[number], page)
-    dataset, options = page["loader"].dataset, {}
+    dataset, collation = page["loader"].dataset, {}
     assert page["loader"].explain().startswith("native")
     if number == 0:
         dataset.transform = page["TwoCropsTransform"](pipeline())
     elif number == 1:
         dataset.transform = pipeline(v1.RandomApply([page["GaussianBlur"]((1.5, 1.5))], 1.0))
-    elif number == 2:
-        dataset.transforms, options = page["DetectionPresetTrain"](1.0), {"collate_fn": as_lists}
     else:
-        page["augment"], dataset = pipeline(), page["photos"].with_transform(page["transform"])
-    assert_native(dataset, **options)
+        dataset.transforms, collation = page["DetectionPresetTrain"](1.0), {"collate_fn": as_lists}
+    assert_native(dataset, **collation)

@@ -53,7 +53,7 @@ def server() -> Iterator[WebServer]:
 
 
 def remote(url: str, transform: Any = CROPS, cache: Any = None, **more: Any) -> ImageDataset:
-    options = RemoteOptions(tries=2, progress=False)
+    options = RemoteOptions(tries=2)
     return ImageDataset(url, transform, cache=cache, remote=options, **more)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from recipe_draws import differences, native, originals
-from recipe_makers import LINES, recipes, small
+from recipe_makers import recipes, small
 from recipe_packages import need
 from recipes_page import compiled, levels, page
 from script_lines import lines_added
@@ -53,7 +53,7 @@ def shrink(held: Any, seen: set[int]) -> None:
 def test_a_native_recipe_makes_what_its_original_makes(name: str) -> None:
     transform = RECIPES[name]()
     side = 32 if small(name) else 60
-    with lines_added(transform, LINES):
+    with lines_added(transform):
         recipe = compiled(name, transform)
         if not isinstance(recipe, Recipe) or recipe.unknown:
             pytest.skip("the page says that it is not native")

@@ -27,9 +27,7 @@ from fastdata.remote.manifests import read_manifest
 pytest.importorskip("aiohttp")
 
 #: Small requests, so that there are many.
-OPTIONS = RemoteOptions(
-    timeout=2.0, max_request=1, concurrency=8, piece_bytes=16 << 10, progress=False
-)
+OPTIONS = RemoteOptions(timeout=2.0, max_request=1, concurrency=8, piece_bytes=16 << 10)
 
 
 def is_of(name: str) -> Callable[[Exchange], bool]:

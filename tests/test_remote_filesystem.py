@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import random
@@ -27,7 +28,7 @@ from fastdata.remote.filesystem import (
     remove,
     upload,
 )
-from fastdata.remote.retries import retrying
+from fastdata.remote.retries import Retries
 from fastdata.remote.urls import is_url, join_url, name_of, redact, redact_text
 
 
@@ -186,12 +187,12 @@ def test_storage_options_are_json_where_they_can_be() -> None:
 def test_what_is_tried_again(error: Exception, tries: int, said: str) -> None:
     calls = []
 
-    def fail() -> None:
+    async def fail() -> None:
         calls.append(1)
         raise error
 
     with pytest.raises(RemoteError, match=f"gs://b/x: (.|\n)*{said}") as caught:
-        retrying(fail, what="gs://b/x: reading it", tries=3)
+        asyncio.run(Retries("gs://b/x: reading it", 3).run(fail))
     assert len(calls) == tries
     assert "u:p" not in str(caught.value) and "k=v" not in str(caught.value)
 

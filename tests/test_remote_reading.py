@@ -46,9 +46,7 @@ from fastdata.remote.ranges import FileRef, Wanted, merge
 from fastdata.storage.manifest import with_root
 
 #: Small enough that everything happens: many requests, pieces smaller than files.
-SMALL = RemoteOptions(
-    concurrency=4, memory=64 << 10, piece_bytes=16 << 10, timeout=1.0, tries=4, progress=False
-)
+SMALL = RemoteOptions(concurrency=4, memory=64 << 10, piece_bytes=16 << 10, timeout=1.0, tries=4)
 
 
 def put(bucket: Bucket, container: str = "shards", **options: Any) -> str:
@@ -193,7 +191,7 @@ def test_bytes_that_stay_wrong_are_named(gcs: Bucket, cache: Path | None) -> Non
     data = bytearray(fs.cat_file(shard))
     data[row.offset + row.length // 2] ^= 1
     fs.pipe_file(shard, bytes(data))
-    options = RemoteOptions(tries=2, piece_bytes=16 << 10, progress=False)
+    options = RemoteOptions(tries=2, piece_bytes=16 << 10)
     with gcs.through_proxy() as (bucket, proxy):
         of = remote(f"{bucket.url}/shards", bucket, cache, options)
         with pytest.raises(CorruptionError, match=r"sample 0 .*have changed"):
@@ -211,7 +209,7 @@ def test_bytes_that_stay_wrong_are_named(gcs: Bucket, cache: Path | None) -> Non
 def test_a_server_that_is_gone(gcs: Bucket, cache: Path | None) -> None:
     put(gcs)
     with gcs.through_proxy() as (bucket, proxy):
-        options = RemoteOptions(tries=2, timeout=0.5, progress=False)
+        options = RemoteOptions(tries=2, timeout=0.5)
         far = remote(f"{bucket.url}/shards", bucket, cache, options)
         proxy.inject("stall", when=lambda e: ".tar" in e.path, times=10_000)
         with pytest.raises(RemoteError, match="failed 2 times"):
@@ -308,7 +306,7 @@ from fastdata.remote import RemoteOptions
 from fastdata.transforms import RandomResizedCrop
 url, options, cache = sys.argv[1], eval(sys.argv[2]), sys.argv[3] or None
 of = ImageDataset(url, RandomResizedCrop(24), cache=cache, storage_options=options,
-                  remote=RemoteOptions(piece_bytes=16384, progress=False, max_request=1))
+                  remote=RemoteOptions(piece_bytes=16384, max_request=1))
 for batch in DataLoader(of, batch_size=2, num_workers=2):
     break
 iterator = iter(DataLoader(of, batch_size=2, num_workers=2))
@@ -390,15 +388,6 @@ def test_ranks_that_share_a_cache_download_once(gcs: Bucket, tmp_path: Path) -> 
         assert proxy.count("GET", "_index.rows?") == 1
         ranges = [(e.path, e.range) for e in proxy.matching("GET", ".tar")]
         assert len(ranges) == len(set(ranges))
-
-
-def test_progress_shows(gcs: Bucket, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    options = replace(SMALL, progress=True)
-    list(loader(remote(put(gcs), gcs, tmp_path / "cache", options)))
-    errors = capfd.readouterr().err
-    assert errors.startswith(f"caching {gcs.url}/shards in {tmp_path / 'cache'}: ")
-    assert " kB of " in errors
-    assert errors.count("caching") == 1  # until ten seconds have passed
 
 
 def needed_pieces() -> int:

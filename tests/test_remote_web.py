@@ -26,7 +26,7 @@ from fastdata.storage.manifest import with_root
 
 pytest.importorskip("aiohttp")
 
-SMALL = RemoteOptions(concurrency=4, piece_bytes=16 << 10, progress=False)
+SMALL = RemoteOptions(concurrency=4, piece_bytes=16 << 10)
 NO_RANGES = r"shard-\d+\.tar: the server ignores .*whole file\n.*Range header"
 
 

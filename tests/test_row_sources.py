@@ -213,7 +213,7 @@ class TestRemote(Conformance):
     @pytest.fixture
     def opened(self, cached: bool, tmp_path: Path) -> Iterator[Any]:
         with WebServer(dataset("shards")) as server:
-            cache, options = tmp_path / "pieces", RemoteOptions(progress=False)
+            cache, options = tmp_path / "pieces", RemoteOptions()
             far = ImageDataset(server.url, cache=cache if cached else None, remote=options)
             yield far.source, packed_rows()
 
@@ -454,7 +454,7 @@ class TestRemoteFields(FieldConformance):
     @pytest.fixture
     def opened(self, cached: bool, tmp_path: Path) -> Iterator[Any]:
         with WebServer(with_fields()) as server:
-            cache, options = tmp_path / "pieces", RemoteOptions(progress=False)
+            cache, options = tmp_path / "pieces", RemoteOptions()
             yield (
                 opened_fields(server.url, cache=cache if cached else None, remote=options),
                 ALL_ROWS,

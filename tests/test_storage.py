@@ -6,22 +6,17 @@ import contextlib
 import errno
 import fcntl
 import os
-import resource
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hangs import HANG
 
 from fastdata import _native
 from fastdata.errors import BusyError, is_no_space
-from fastdata.storage.direct import DirectFile
 from fastdata.storage.files import file_lock, publish, read_extent, whole_file
 
 #: More than a reader keeps open.
@@ -248,66 +243,3 @@ def test_a_file_is_synced_before_it_is_named(
 )
 def test_a_full_disk_is_recognised(error: Exception, full: bool) -> None:
     assert is_no_space(error) is full
-
-
-# Files written past the page cache.
-BUFFER = 4 << 20
-
-
-@pytest.mark.parametrize("place", ["", "/dev/shm"])
-def test_direct_files_hold_what_was_written(place: str, tmp_path: Path) -> None:
-    before = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
-    data = os.urandom(2 * BUFFER + 5000)
-    edges = [0, 1, 4095, 4096, 4097, BUFFER - 1, BUFFER, BUFFER + 1, 2 * BUFFER + 4097]
-    with tempfile.TemporaryDirectory(dir=place or tmp_path) as folder:
-        path = Path(folder) / "file"
-        for sizes in (*((size,) for size in edges), (7, BUFFER, 4089), (1, 1, 2 * BUFFER)):
-            path.write_bytes(b"older and longer" * 1000)
-            pieces = [data[at : at + size] for at, size in enumerate(sizes)]
-            file = DirectFile(path)
-            for piece in pieces:
-                file.write(piece)
-            file.close()
-            assert path.read_bytes() == b"".join(pieces)
-    assert (set(threading.enumerate()), len(os.listdir("/proc/self/fd"))) == before
-
-
-@pytest.mark.parametrize(("limit", "size"), [(BUFFER, 4 * BUFFER), (4096, 100_000)])
-def test_an_error_of_the_disk_is_raised(tmp_path: Path, limit: int, size: int) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    file = DirectFile(tmp_path / "file")
-
-    def write() -> None:
-        file.write(bytes(size))
-        file.close()  # by the last write
-
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            write()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        file.abandon()
-
-
-def test_ctrl_c_while_a_file_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reached, go_on = threading.Event(), threading.Event()
-    real = os.pwrite
-
-    def slowly(*args: Any) -> int:
-        reached.set()
-        go_on.wait(HANG)
-        return real(*args)
-
-    monkeypatch.setattr(os, "pwrite", slowly)
-    file = DirectFile(tmp_path / "file")
-    file.write(bytes(BUFFER + 1))
-    reached.wait(HANG)
-    main = threading.main_thread().ident
-    threading.Timer(0.2, signal.pthread_kill, [main, signal.SIGINT]).start()
-    with pytest.raises(KeyboardInterrupt):
-        file.abandon()
-    threading.Timer(0.2, go_on.set).start()
-    file.abandon()
-    assert go_on.is_set()  # it has waited for the write
-    assert (tmp_path / "file").stat().st_size > 0

@@ -50,7 +50,7 @@ def open_loader(request: ContenderRequest) -> Iterable[tuple[Any, Any]]:
         options["batch_transform"] = lambda batch: list(batch.values())
     loader: Any = DataLoader
     if request.variant == "dali":
-        from fastdata.dali.loader import DALILoader
+        from fastdata.dali import DALILoader
 
         loader = DALILoader
     return loader(

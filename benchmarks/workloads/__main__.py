@@ -14,9 +14,10 @@ from typing import Any
 
 import click
 from fastdata.benchmarks import figures, harness
-from fastdata.benchmarks.command import numbers
 from fastdata.benchmarks.contenders import able
 from fastdata.benchmarks.pixels import CHECKED, PeerCheck
+
+from fastdata.cli.locations import numbers
 
 _HERE = Path(__file__).resolve().parent
 NAMES = sorted(

@@ -162,7 +162,7 @@ def open_loader(request: ContenderRequest) -> Any:
         device = {} if alone else {"device": request.device}
         batches = fastdata_loader(dataset, request, **device)
     elif name == "DALI":
-        from fastdata.dali.loader import DALILoader
+        from fastdata.dali import DALILoader
 
         batches = DALILoader(dataset, **options(request, device=request.device))
     elif name == "torch":

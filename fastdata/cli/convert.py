@@ -32,10 +32,10 @@ from fastdata.converters.arrow import ArrowImages, arrow_splits
 from fastdata.converters.coco import CocoImages, coco_splits
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.masks import MaskedImages
+from fastdata.converters.options import split_to_pack
 from fastdata.converters.packed import PackedDataset
 from fastdata.converters.parquet import ParquetImages, parquet_splits
 from fastdata.converters.records import ImageSource
-from fastdata.converters.shuffling import split_to_pack
 from fastdata.converters.table import TableImages
 from fastdata.converters.tabular import TabularImages
 from fastdata.converters.voc import VocImages

@@ -98,3 +98,13 @@ storage_options = click.option(
     help="Option of the driver of a URL (token, key, endpoint_url, …); JSON values are parsed. "
     "Repeat it for several; SCHEME:KEY=VALUE applies to that scheme only.",
 )
+
+
+def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
+    """Return different numbers from 1, in the order in which an option names them."""
+    if value is None:
+        return None
+    chosen = dict.fromkeys(int(part) if part.isdecimal() else 0 for part in value.split(","))
+    if not all(chosen):
+        raise click.BadParameter(f"{value!r}: numbers from 1, by commas: 1,2,4", ctx, param)
+    return tuple(chosen)

@@ -15,10 +15,9 @@ from fastdata.cli.locations import named, print_json, require_url, say
 from fastdata.cli.progress import ProgressReport
 from fastdata.converters.encode import Encoding
 from fastdata.converters.listing import describe_left_out
-from fastdata.converters.options import PackOptions
+from fastdata.converters.options import PackOptions, shuffles
 from fastdata.converters.packing import PackResult, pack
 from fastdata.converters.records import ImageSource
-from fastdata.converters.shuffling import shuffles
 from fastdata.errors import BadSamplesError, UsageError
 from fastdata.executors import keep_freed_memory
 from fastdata.remote.urls import is_url, name_of, redact
@@ -124,7 +123,7 @@ def tell(packed: PackResult, seconds: float, encoded: Encoding, as_json: bool) -
         say(f"load it: fastdata.ImageDataset({str(packed.path)!r}{chosen})")
 
 
-#: Share of progressive images from which the summary suggests --encoding.
+#: Share of progressive images from which the summary suggests to rewrite them.
 _SUGGESTED_SHARE = 0.01
 
 
@@ -136,19 +135,11 @@ def _kinds(packed: PackResult, encoding: Encoding) -> Iterator[str]:
             f"{kind.images:,} {name} ({human_bytes(kind.size)})" for name, kind in kinds.items()
         )
     count = kinds["jpeg-progressive"].images if "jpeg-progressive" in kinds else 0
-    if encoding.kind == "baseline" and kinds:
-        yield (
-            "--encoding baseline: pixels are unchanged; the original bytes of rewritten files are "
-            "only in the source"
-        )
-    if encoding.kind == "baseline" and count:
-        yield f"{count:,} progressive JPEGs are unchanged: they cannot be rewritten without loss"
     suggested = encoding.kind == "original" and packed.manifest.container != "folder"
     if suggested and count and count >= samples * _SUGGESTED_SHARE:
         yield (
-            f"{count / samples:.0%} of the images are progressive JPEGs. --encoding baseline "
-            "rewrites them without loss: the same pixels, decoded several times faster, some "
-            "percent larger"
+            f"{count / samples:.0%} of the images are progressive JPEGs. jpegtran -copy all makes "
+            "baseline ones of the same pixels, decoded several times faster, some percent larger"
         )
 
 

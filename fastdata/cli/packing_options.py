@@ -60,8 +60,7 @@ CONTENTS = (
         type=click.Choice(ENCODINGS),
         default="original",
         show_default=True,
-        help="original keeps every byte; baseline rewrites progressive JPEGs without "
-        "loss; jpeg re-encodes; raw stores pixels.",
+        help="original keeps every byte; jpeg re-encodes; raw stores pixels.",
     ),
     click.option(
         "--max-side", type=int, metavar="PIXELS", help="Reduce a longer side to this (jpeg, raw)."

@@ -5,29 +5,25 @@ All geometry comes in as data, drawn by fastdata; DALI draws nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+import functools
+import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from fastdata import _native
-from fastdata.dali.decoders import (
-    SIDE,
-    arguments,
-    dali,
-    decodes,
-    example,
-    files_input,
-    has_engine,
-    jpeg_back_end,
-)
 from fastdata.transforms.geometry import Cuts
 
 if TYPE_CHECKING:
     from fastdata.transforms.recipe import Program
+
+
+#: Side, in pixels, of the images that fill a new pipeline: an ordinary photograph's. A GPU's JPEG
+#: engine does not take small ones, and nvImageCodec may not come back to the engine then.
+_SIDE = 512
 
 
 @dataclass(frozen=True)
@@ -39,16 +35,12 @@ class Graph:
         device_id: The GPU; None for none.
         threads: Number of DALI's threads.
         depth: Number of batches in a pipeline at once.
-        region_decode: Whether to decode only the crop, rather than the whole image.
-        decoding: Further arguments of DALI's decoder.
     """
 
     programs: tuple[Program, ...]
     device_id: int | None
     threads: int
     depth: int
-    region_decode: bool
-    decoding: Mapping[str, Any]
 
     def build(self, batch_size: int) -> Any:
         """Return a pipeline for so many samples at most; it has run, and nothing is under way."""
@@ -63,9 +55,9 @@ class Graph:
         built.build()
         # A GPU gets a whole batch, for which its decoders reserve memory.
         count = 1 if self.device_id is None else batch_size
-        samples = [example("jpeg")] * count
+        samples = [_photograph()] * count
         whole = np.zeros((len(self.programs), count), _native.CUT)
-        whole["box"] = 0, 0, SIDE, SIDE
+        whole["box"] = 0, 0, _SIDE, _SIDE
         for cut, program in zip(whole, self.programs, strict=True):
             cut["size"] = program.size
         # A full pipeline takes and gives one batch at a time. The first schedule_run() runs it
@@ -76,41 +68,6 @@ class Graph:
         for _ in range(self.depth):
             built.outputs()
         return built
-
-    def decodes(self, encoding: str) -> bool:
-        """Return whether DALI decodes one of `BESIDES`; False if it cannot use the device."""
-        with suppress(RuntimeError):
-            return decodes(encoding, self.device_id)
-        return False
-
-    @property
-    def back_end(self) -> str:
-        """Name of the back end that decodes baseline JPEGs.
-
-        "JPEG engine", "CUDA" or "hybrid" on a GPU, where it is measured once; else "CPU".
-        "unknown" if DALI cannot use the GPU.
-        """
-        if self.device_id is None:
-            return "CPU"
-        with suppress(Exception):
-            options = tuple(self._engine_options().items())
-            return jpeg_back_end(self.device_id, self.region_decode, options)
-        return "unknown"
-
-    @property
-    def offers_engine(self) -> bool:
-        """Whether the GPU has a JPEG engine, and the user allows it."""
-        return self.decoding.get("hw_decoder_load") != 0 and has_engine(self.device_id or 0)
-
-    def _engine_options(self) -> dict[str, Any]:
-        """Return the user's options, hashable; any share of JPEGs for an engine becomes all."""
-        options = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in self.decoding.items()
-        }
-        if options.get("hw_decoder_load"):
-            options["hw_decoder_load"] = 1.0
-        return options
 
     def feed(
         self,
@@ -141,8 +98,9 @@ class Graph:
     def _define(self) -> list[Any]:
         """Return the outputs of a pipeline: a batch of images for each view."""
         fn, types = dali().fn, dali().types
-        data, decoding = files_input(), {**arguments(self.device_id), **self.decoding}
-        whole = None if self.region_decode else fn.decoders.image(data, **decoding)
+        data, decoding = _files_input(), _arguments(self.device_id)
+        # On a GPU, decoding a region may fail (github.com/NVIDIA/nvImageCodec/issues/55).
+        whole = None if self.device_id is None else fn.decoders.image(data, **decoding)
         results = []
         for view, program in enumerate(self.programs):
             start = fn.external_source(name=f"start{view}", ndim=1, dtype=types.INT32)
@@ -194,3 +152,35 @@ class Graph:
 
 def _resizes(program: Program) -> bool:
     return any(step.resizes for step in program.steps)
+
+
+def _arguments(device_id: int | None) -> dict[str, Any]:
+    """Return the arguments of DALI's decoders."""
+    # EXIF is for viewers: Pillow and the native core do not turn images either.
+    chosen = {"output_type": dali().types.RGB, "adjust_orientation": False}
+    if device_id is None:
+        return {**chosen, "device": "cpu"}
+    # All JPEGs for the engine, if there is one.
+    return {**chosen, "device": "mixed", "hw_decoder_load": 1.0}
+
+
+def _files_input() -> Any:
+    """Return the input of a pipeline: the bytes of files, named "data"."""
+    uint8 = dali().types.UINT8
+    return dali().fn.external_source(name="data", ndim=1, dtype=uint8, no_copy=True)
+
+
+@functools.cache
+def _photograph() -> npt.NDArray[np.uint8]:
+    """Return the bytes of a square JPEG of noise."""
+    file = io.BytesIO()
+    noise = Image.effect_noise((_SIDE, _SIDE), 40).convert("RGB")
+    noise.save(file, "JPEG", subsampling="4:2:0")
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def dali() -> Any:
+    """Return DALI, whose type stubs are incomplete."""
+    import nvidia.dali
+
+    return nvidia.dali

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastdata.decode.folders import own_method
 from fastdata.decode.pillow import COLORS, Style
 from fastdata.errors import UsageError
 from fastdata.storage.hugging_face import Hub, dataset_class
+from fastdata.transforms.identity import own_method
 
 #: Colours for the modes that images of `datasets` are converted to.
 _COLORS = {None: "rgb", "RGB": "rgb", "L": "gray", "RGBA": "rgba"}

@@ -1,4 +1,4 @@
-"""JPEGs: headers, seek points and lossless rewriting by the native core."""
+"""JPEGs: headers and seek points by the native core."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastdata import _native
+from fastdata.decode.pillow import ImageInfo, open_image
 from fastdata.errors import SampleError
 from fastdata.storage.encodings import DEFAULT_STRIDE
+
+#: Images whose seek points are built at a time: more gain nothing.
+SEEK_BATCH = 32
 
 #: Hints of errors, by their code.
 _HINTS = {
@@ -24,16 +28,14 @@ class DecodeError(SampleError, ValueError):
         code: The kind of damage, in one word: ``truncated``, ``bad_scan_data``, ….
         detail: Why.
         offset: At about which byte of the image.
-        index: Which sample of a batch; else None.
     """
 
-    def __init__(self, code: str, detail: str, offset: int = 0, index: int | None = None) -> None:
-        where = "" if index is None else f"sample {index}: "
-        super().__init__(f"{where}{detail} ({code}, at byte {offset})", _HINTS.get(code, ""))
-        self.code, self.detail, self.offset, self.index = code, detail, offset, index
+    def __init__(self, code: str, detail: str, offset: int = 0) -> None:
+        super().__init__(f"{detail} ({code}, at byte {offset})", _HINTS.get(code, ""))
+        self.code, self.detail, self.offset = code, detail, offset
 
-    def __reduce__(self) -> tuple[type[DecodeError], tuple[str, str, int, int | None]]:
-        return DecodeError, (self.code, self.detail, self.offset, self.index)
+    def __reduce__(self) -> tuple[type[DecodeError], tuple[str, str, int]]:
+        return DecodeError, (self.code, self.detail, self.offset)
 
 
 @dataclass(frozen=True)
@@ -112,23 +114,30 @@ def seek_points_many(
     ]
 
 
-def rewrite_baseline(data: Any) -> bytes:
-    """Rewrite a JPEG as a baseline one in one scan, without loss: the same pixels to the bit.
+def seek_tables(
+    images: Sequence[tuple[bytes, ImageInfo]], stride: int | None
+) -> list[bytes | SampleError | None]:
+    """Return a table per image; None for those without one, or an error for undecodable ones.
 
-    The quantised coefficients stay, with Huffman codes made for them; so do all APPn and COM
-    segments, and what follows the image's end. Restart markers do not.
-
-    Args:
-        data: a JPEG: progressive, of several scans, or with restart markers
-            (bytes or anything with the buffer protocol).
-
-    Returns:
-        The new JPEG; the same bytes if it is a baseline one in one scan without restart markers.
-
-    Raises:
-        DecodeError: no such JPEG (CMYK, lossless, ...); a scan is missing; it is damaged.
+    This decodes all entropy-coded data, so it also finds damage that the markers do not show. A
+    damaged image that Pillow decodes gets no seek points; Pillow decodes it later, too.
+    ``SEEK_BATCH`` images at a time are fast. Without a stride, there are no tables.
     """
-    written, code, detail, offset = _native.rewrite_baseline(data)
-    if code != "ok":
-        raise DecodeError(code, detail, offset)
-    return written or bytes(data)
+    if stride is None:
+        return [None] * len(images)
+    jpegs = [blob for blob, info in images if info.encoding == "jpeg"]
+    made = iter(seek_points_many(jpegs, stride))
+    return [
+        _judge(next(made), blob, info) if info.encoding == "jpeg" else None for blob, info in images
+    ]
+
+
+def _judge(made: bytes | DecodeError, blob: bytes, info: ImageInfo) -> bytes | SampleError | None:
+    if not isinstance(made, DecodeError):
+        return made
+    if made.code != "unsupported":
+        try:
+            open_image(blob, info)
+        except SampleError as error:
+            return error
+    return None

@@ -15,14 +15,14 @@ import pyarrow as pa
 from PIL import Image
 
 from fastdata._native import crc32c
-from fastdata.decode.codecs import kind_of
+from fastdata.decode.pillow import kind_of
 from fastdata.errors import UsageError
 from fastdata.storage.arrow import as_arrow, child_of, nullable, stored_type
 from fastdata.storage.encodings import is_image_name
 from fastdata.storage.fields import IMAGE, LABEL, Field
 from fastdata.storage.hugging_face import names_mask
 from fastdata.storage.source import Hints
-from fastdata.storage.tables import TableField, TableView
+from fastdata.storage.table_view import TableField, TableView
 from fastdata.text import class_name
 
 #: Usual names of a column of images' paths, the likelier first.

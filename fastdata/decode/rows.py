@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
@@ -13,10 +13,10 @@ import numpy.typing as npt
 from PIL import Image
 
 from fastdata import _native
-from fastdata.decode.codecs import Encoded, Foreseen, decoder_of, foresee, open_image
+from fastdata.decode.codecs import Encoded, Foreseen, decoder_of, foresee
 from fastdata.decode.decoders import NATIVE
 from fastdata.decode.limits import Limits
-from fastdata.decode.pillow import RGB, ImageInfo, Style
+from fastdata.decode.pillow import RGB, ImageInfo, Style, open_image
 from fastdata.errors import FastdataError, SampleError
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.files import open_file
@@ -25,8 +25,8 @@ from fastdata.text import human_share
 
 Sizes: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
 
-#: Rows whose kind `describe_kinds` inspects, and those whose size `some_sizes` takes.
-_INSPECTED, _MEASURED = 200, 20
+#: Rows whose kind `describe_kinds` inspects.
+_INSPECTED = 200
 #: Most rows whose headers `common_size` reads, and how many it reads first.
 _MOST_HEADERS, _FEW = 1 << 17, 64
 #: Bytes that hold most JPEGs' headers; and the largest image that is read whole to see whether the
@@ -116,28 +116,8 @@ def common_size(source: Source, limits: Limits | None) -> tuple[int, int] | None
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def some_sizes(source: Source, limits: Limits) -> Sizes | tuple[()]:
-    """Return the widths and heights of some images; () if none are known."""
-    step = 1 if source.blocks else max(1, len(source) // _MEASURED)
-    rows = np.arange(0, len(source), step)[:_MEASURED]
-    with suppress(FastdataError, OSError):
-        widths, heights = sizes_of(source, rows, limits)
-        if (known := widths > 0).any():
-            return widths[known], heights[known]
-    return ()
-
-
-def describe_kinds(
-    source: Source,
-    limits: Limits,
-    rows: Any = None,
-    decoder: Callable[[str, _native.Extents, int], str] = lambda *_: NATIVE,
-) -> str:
-    """Return the share of each kind of image and its decoder among some of ``rows``, in words.
-
-    ``decoder`` returns the decoder's name of an image that the core can decode, by its kind, the
-    extents of several images, and its slot in these.
-    """
+def describe_kinds(source: Source, limits: Limits, rows: Any = None) -> str:
+    """Return the share of each kind of image and its decoder among some of ``rows``, in words."""
     every = np.arange(len(source)) if rows is None else rows
     chosen = np.ascontiguousarray(every[:: max(1, len(every) // _INSPECTED)])
     counts: Counter[Foreseen] = Counter()
@@ -145,10 +125,7 @@ def describe_kinds(
         images = source.gather(chosen).blobs["image"]
         for slot, row in enumerate(chosen.tolist()):
             with suppress(OSError, FastdataError):  # reading the row raises it, too
-                seen = _foresee(source, images, slot, row, limits)
-                if seen.decoder == NATIVE:
-                    seen = seen._replace(decoder=decoder(seen.kind, images.extents, slot))
-                counts[seen] += 1
+                counts[_foresee(source, images, slot, row, limits)] += 1
     return ", ".join(
         f"{human_share(count / counts.total())} {seen.kind} "
         f"({seen.decoder or 'which nothing here decodes'}"

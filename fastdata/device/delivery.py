@@ -13,9 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from fastdata.device.normalise import normalisation
-from fastdata.device.static import StaticMemory
-from fastdata.device.transfer import Arrival, Destination, Transfer
+from fastdata.device.transfer import Arrival, Destination, Transfer, normalisation
 from fastdata.errors import UsageError, called
 
 
@@ -103,29 +101,6 @@ def cannot_pickle() -> TypeError:
 _OF_PARENT: list[Any] = []
 
 
-#: Batches, transfer and loader of iterators that ended while a CUDA graph was captured. Asking
-#: whether a copy has ended would break the capture.
-_OF_CAPTURE: list[tuple[deque[_Sent], Transfer, Any]] = []
-
-
-def _end_late() -> None:
-    """End what was left during a capture, which is over."""
-    while True:
-        try:
-            left = _OF_CAPTURE.pop()
-        except IndexError:
-            return
-        _end(*left)
-
-
-def _end(sent: deque[_Sent], transfer: Transfer, close_loader: Any) -> None:
-    with transfer.here():
-        transfer.close()  # first: copies may still write to unused batches
-        sent.clear()
-    if callable(close_loader):
-        close_loader()
-
-
 @dataclass(frozen=True)
 class _Sent:
     """Batch under way, or the error in its place."""
@@ -147,7 +122,6 @@ class DeviceIterator(Iterator[Any]):
         where: Their destination.
         tracker: Records the consumer's progress.
         batch_transform: Called with a batch on the device; None for none.
-        static: The memory of every batch; None for new memory per batch.
     """
 
     def __init__(
@@ -156,7 +130,6 @@ class DeviceIterator(Iterator[Any]):
         where: Destination,
         tracker: Tracker,
         batch_transform: Callable[[Any], Any] | None = None,
-        static: StaticMemory | None = None,
     ) -> None:
         self._closed = True  # until every attribute that close() needs exists
         self._batches = batches
@@ -167,8 +140,6 @@ class DeviceIterator(Iterator[Any]):
         self._transfer = Transfer(where)
         self._tracker = tracker
         self._batch_transform = batch_transform
-        self._static = static
-        self._on_cuda = where.device.type == "cuda"
         self._sent: deque[_Sent] = deque()
         self._exhausted = False
         # Two threads that share an iterator must not get the same batch.
@@ -188,34 +159,17 @@ class DeviceIterator(Iterator[Any]):
     def __next__(self) -> Any:
         if os.getpid() != self._process:
             raise after_fork()
-        if self._capturing():
-            raise UsageError(
-                "cannot take a batch while a CUDA graph is captured",
-                "Take it before, and capture only its use: DeviceLoader(static=True) puts "
-                "every batch into the same memory.",
-            )
-        if self._on_cuda:
-            _end_late()
         with self._taking:
             batch = self._next()
             drawing = self._tracker.drawing()
         if self._batch_transform is not None:
             with drawing:
                 batch = transformed(batch, self._batch_transform)
-        return batch if self._static is None else self._static.place(batch)
+        return batch
 
     def ready(self) -> bool:
-        """Return whether ``next`` would return at once; let decoding proceed meanwhile.
-
-        False while a CUDA graph is captured: decoding may need page-locked memory.
-        """
-        if self._capturing():
-            return False
+        """Return whether ``next`` would return at once; let decoding proceed meanwhile."""
         return bool(self._sent) or self._ready is None or self._ready()
-
-    def _capturing(self) -> bool:
-        """Return whether a CUDA graph is captured on this thread's stream."""
-        return self._on_cuda and torch.cuda.is_current_stream_capturing()
 
     def _next(self) -> Any:
         if self._closed:
@@ -271,8 +225,7 @@ class DeviceIterator(Iterator[Any]):
     def close(self) -> None:
         """End the pass: close the loader's iterator and wait for copies under way.
 
-        If another thread is taking a batch, wait for it; its iteration ends, too. While a CUDA
-        graph is captured, it does not wait: the next batch that any iterator gives does.
+        If another thread is taking a batch, wait for it; its iteration ends, too.
         """
         if getattr(self, "_closed", True):
             return
@@ -282,16 +235,16 @@ class DeviceIterator(Iterator[Any]):
             _OF_PARENT.append((self._sent, self._transfer))
             self._close_batches()
             return
-        if self._capturing():
-            _OF_CAPTURE.append((self._sent, self._transfer, self._close_loader))
-            return
         if not self._taking.acquire(blocking=False):
             # Closing wakes fastdata's iterators; a running generator cannot be closed.
             if not isinstance(self._batches, Generator):
                 self._close_batches()
             self._taking.acquire()
         try:
-            _end(self._sent, self._transfer, self._close_batches)
+            with self._transfer.here():
+                self._transfer.close()  # first: copies may still write to unused batches
+                self._sent.clear()
+            self._close_batches()
         finally:
             self._taking.release()
 

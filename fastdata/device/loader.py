@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from fastdata.device.delivery import DeviceIterator, Tracker, destination
-from fastdata.device.static import StaticMemory
-from fastdata.errors import UsageError, warn
+from fastdata.errors import warn
 from fastdata.text import class_name
 
 __all__ = ["DeviceLoader"]
@@ -48,15 +47,10 @@ class DeviceLoader:
         batch_transform: Called with each batch, on the device, when the consumer takes it;
             returns the batch (MixUp, CutMix). Over a `fastdata.DataLoader` on its native
             path, its draws are a function of (``seed``, epoch, batch), as for the loader's own.
-        static: Whether every batch of every pass uses the same memory, for a CUDA graph that is
-            captured once and replayed for each batch. The tensors are the same objects, and the
-            next batch overwrites the previous one. Batches have the first one's shapes; a
-            smaller last batch uses the first rows.
 
     Raises:
         UsageError: Arguments contradict each other, or there is no such device. When iterating:
-            the batches have no uint8 images to normalise; a batch is taken while a CUDA graph
-            is captured; or ``static`` batches differ in shape.
+            the batches have no uint8 images to normalise.
 
     Example:
         ::
@@ -77,23 +71,19 @@ class DeviceLoader:
         channels_last: bool = True,
         prefetch: int = 2,
         batch_transform: Callable[[Any], Any] | None = None,
-        static: bool = False,
     ) -> None:
         self._where = destination(device, dtype, mean, std, channels_last, prefetch)
         self._batch_transform = batch_transform
-        self._static = StaticMemory() if static else None
         # The tracker of the pass that delivered the last batch, and the loader's state there; empty
         # where the loader's own state is the consumer's.
         self._reached: dict[Any, Any] = {}
-        self.loader = loader
+        self.loader: Any = loader
 
     def __iter__(self) -> Iterator[Any]:
         tracker = _LoaderTracker(self.loader, self._reached)
 
         def transfer(batches: Iterator[Any]) -> Iterator[Any]:
-            return DeviceIterator(
-                batches, self._where, tracker, self._batch_transform, self._static
-            )
+            return DeviceIterator(batches, self._where, tracker, self._batch_transform)
 
         # Batches that were prefetched here are not taken yet: a fastdata.DataLoader reports to
         # Accelerate the batches behind the transfer. Wrappers pass attributes on, types do not.
@@ -106,7 +96,7 @@ class DeviceLoader:
         return batches
 
     def __len__(self) -> int:
-        return len(self.loader)  # type: ignore[arg-type]
+        return len(self.loader)
 
     def __getattr__(self, name: str) -> Any:
         # Copying and unpickling look up attributes before `loader` exists.
@@ -115,8 +105,7 @@ class DeviceLoader:
         return getattr(self.loader, name)
 
     def __getstate__(self) -> dict[str, Any]:
-        static = None if self._static is None else StaticMemory()
-        return {**self.__dict__, "_reached": dict(self._reached), "_static": static}
+        return {**self.__dict__, "_reached": dict(self._reached)}
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next ``iter``, on the loader or else on its samplers."""
@@ -129,16 +118,6 @@ class DeviceLoader:
                 if hasattr(sampler, "set_epoch"):
                     sampler.set_epoch(epoch)
         self._reached.clear()
-
-    def skip_first_batches(self, count: int) -> DeviceLoader:
-        """Begin the next pass so many batches later, as `fastdata.DataLoader` does."""
-        skip = getattr(self.loader, "skip_first_batches", None)
-        if skip is None:
-            what = f"{class_name(self.loader)} has no skip_first_batches()"
-            raise UsageError(what, "Wrap a fastdata.DataLoader.")
-        skip(count)
-        self._reached = {}  # passes under way do not count
-        return self
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's own state after the last batch that the consumer took.
@@ -157,19 +136,10 @@ class DeviceLoader:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state with the next ``iter``.
-
-        Raises:
-            UsageError: The state is not the loader's, or the loader has no states.
-        """
-        if hasattr(self.loader, "load_state_dict"):
+        """Resume from a state of the loader's with the next ``iter``; {} of one without states."""
+        if state or hasattr(self.loader, "load_state_dict"):
             self.loader.load_state_dict(state)
-            self._reached = {}  # as for skip_first_batches
-        elif state != {}:  # as `state_dict` returns it
-            raise UsageError(
-                f"{class_name(self.loader)} has no load_state_dict() to load a state",
-                "Wrap a loader that can resume, such as fastdata.DataLoader.",
-            )
+            self._reached = {}  # passes under way do not count
 
     def __repr__(self) -> str:
         return f"<fastdata.DeviceLoader to {self._where.describe()}, of {self.loader!r}>"

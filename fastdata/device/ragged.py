@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -61,11 +61,7 @@ class Ragged:
     def to(self, *args: Any, **options: Any) -> Ragged:
         """Return it on a device; takes the arguments of ``torch.Tensor.to``."""
         values = self.values.to(*args, **options)
-        # `dtype` is for the values alone.
-        names, flags = ("non_blocking", "copy"), (one for one in args if isinstance(one, bool))
-        own: dict[str, Any] = dict(zip(names, flags, strict=False))
-        own |= {name: options[name] for name in names if name in options}
-        return replace(self, values=values, offsets=self.offsets.to(values.device, **own))
+        return Ragged(values, self.offsets.to(values.device))  # a dtype is for the values alone
 
     def pin_memory(self) -> Ragged:
         """Return it in page-locked memory."""

@@ -189,9 +189,9 @@ def _for_decode(findings: Findings, core: float, needed: int | None) -> list[Adv
     if data.rewritable_share > FEW:
         text = (
             f"{human_share(data.rewritable_share)} of the images are progressive JPEGs, which have "
-            "no seek points. Rewrite them as baseline ones, of the same pixels."
+            "no seek points. jpegtran -copy all makes baseline ones of the same pixels: pack these."
         )
-        advice.add("rewrite", text, f"{data.convert} --encoding baseline")
+        advice.add("rewrite", text)
     most, used = machine.rank_cpus, machine.threads
     if used < most:
         text = f"The loader decodes on {used} of the {most} CPUs that it may use."

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.converters.imagefolder import ImageFolder
-from fastdata.converters.shuffling import split_to_pack
+from fastdata.converters.options import split_to_pack
 from fastdata.dataset import ImageDataset
 from fastdata.doctor.findings import DatasetFacts
 from fastdata.doctor.page_cache import Extent

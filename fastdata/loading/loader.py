@@ -22,14 +22,16 @@ from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import DeviceIterator, Tracker
 from fastdata.errors import SlowPathWarning, UsageError, warn
 from fastdata.loading.arguments import OWN, Arguments, let_torch_refuse, torchs
-from fastdata.loading.batching import OrderedBatching, find_batching, planned_batching
+from fastdata.loading.batching import Batching, OrderedBatching, find_batching, planned_batching
+from fastdata.loading.fields.readable import Readable
 from fastdata.loading.fields.stats import Stats
-from fastdata.loading.images import PrefixDataset
+from fastdata.loading.images import PrefixDataset, recognise_any
+from fastdata.loading.iterator import Pass
 from fastdata.loading.mixture import leaves, mixtures_in, refuse_paths, transforms_of
 from fastdata.loading.native import NativePath
 from fastdata.loading.noticing import NoticingPass, in_memory
-from fastdata.loading.passes import NoBatches, Pass, ProgressTracker
-from fastdata.loading.resolved import Resolved, resolve
+from fastdata.loading.passes import NoBatches, ProgressTracker
+from fastdata.loading.resolved import Resolved, resolved_path
 from fastdata.loading.resuming import Resumable
 from fastdata.loading.samplers import PlannedSampler
 from fastdata.loading.seeding import seeded
@@ -40,7 +42,8 @@ from fastdata.plan.draws import child
 from fastdata.plan.order import OrderLike
 from fastdata.plan.position import PassProgress, Position
 from fastdata.plan.sharding import Epoch
-from fastdata.transforms.schedule import Schedule
+from fastdata.transforms.identity import fresh_look
+from fastdata.transforms.schedule import BySize, Schedule
 
 T = TypeVar("T", covariant=True)
 
@@ -303,7 +306,7 @@ class DataLoader(Resumable[T], Generic[T]):
             return None, None, NoBatches()
         for one in self._follows:
             one.set_epoch(self._epoch)
-        resolved = self._resolved.current(self.dataset)
+        resolved = current(self._resolved, self.dataset)
         if resolved is not self._resolved:
             self._reopen(resolved)
         start = self._settled()
@@ -464,3 +467,44 @@ class DataLoader(Resumable[T], Generic[T]):
         arguments, batching = state["_resolved"]
         self._resolved = resolve(arguments, self.dataset, batching)
         self._open()
+
+
+def current(resolved: Resolved, dataset: Any) -> Resolved:
+    """Return ``resolved``, or another one if the dataset or torch's collation has changed."""
+    if resolved.images is None:
+        return resolved
+    with fresh_look():
+        unchanged = resolved.collation == resolved.arguments.changed_collation()
+        size = next(iter(_sizes(dataset, resolved.batching)), None)
+        if unchanged and resolved.images.equals(recognise_any(dataset, size)):
+            return resolved
+    return resolve(resolved.arguments, dataset, resolved.batching)
+
+
+def resolve(arguments: Arguments, dataset: Any, batching: Batching | None) -> Resolved:
+    """Return the path for a dataset; with a `BySize`, for each size class of the batches.
+
+    Raise UsageError if no path can honour the arguments.
+    """
+    sizes = _sizes(dataset, batching)
+    with fresh_look():
+        collation = arguments.changed_collation()
+        described = [recognise_any(dataset, size) for size in sizes or (None,)]
+        unsized = () if batching is None or sizes else batching.sizes
+        if unsized and isinstance(described[0], Readable):
+            raise UsageError(
+                "the batch_sampler= gives each batch a size, and no transform takes it",
+                "Give the dataset transform=fastdata.transforms.BySize(…); or ratios= in the "
+                "place of sizes=, for batches of one aspect ratio and images of any size.",
+            )
+        several = [resolved_path(arguments, one, collation) for one in described]
+    # They differ in their sizes alone.
+    first = next((one for one in several if not one.native), several[0])
+    return replace(first, batching=batching, by_size=tuple(several) if sizes else ())
+
+
+def _sizes(dataset: Any, batching: Batching | None) -> Sequence[tuple[int, int]]:
+    """Return the sizes of batches that a dataset's transform takes."""
+    if batching is None or not any(isinstance(one, BySize) for one in transforms_of(dataset)):
+        return ()
+    return batching.sizes

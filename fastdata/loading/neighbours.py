@@ -16,12 +16,11 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from fastdata.dataset import ImageDataset
 from fastdata.decode.folders import folder_class
 from fastdata.errors import FastdataError, MixingWarning, SlowPathWarning, warn
-from fastdata.loading.mixture import leaves
 from fastdata.plan.order import BLOCK, OrderLike, mixes_neighbours
 from fastdata.remote.urls import redact
+from fastdata.storage.contents import DatasetContents
 from fastdata.storage.listed import FilesSource
 from fastdata.storage.source import Blocks, Source
 
@@ -29,17 +28,12 @@ from fastdata.storage.source import Blocks, Source
 _PLACES = 64
 
 
-def reads_remotely(dataset: Any) -> bool:
-    """Return whether a dataset's images lie behind a URL."""
-    return any(isinstance(one, ImageDataset) and one.is_remote for one in leaves(dataset))
-
-
 def blocks_of(dataset: Any) -> Blocks | None:
     """Return the runs of a dataset's samples that are decoded together; None if none are.
 
     A `Subset` has none: its samples are in an order of its own.
     """
-    if isinstance(dataset, ImageDataset):
+    if isinstance(dataset, DatasetContents):
         return dataset.source.blocks
     if not isinstance(dataset, ConcatDataset):
         return None
@@ -109,7 +103,7 @@ def warn_of_neighbours(dataset: Any, order: OrderLike) -> None:
         pairs, dataset = np.asarray(dataset.indices)[pairs], dataset.dataset
         shuffled = False  # the subset's order is its own
     source: Source
-    if isinstance(dataset, ImageDataset):
+    if isinstance(dataset, DatasetContents):
         source, place = dataset.source, redact(str(dataset.path))
         kind = "dataset" if dataset.folder is None else "imagefolder"
         if shuffled and source.capabilities.shuffled:

@@ -16,14 +16,10 @@ from fastdata.loading.collate import fast_collate
 from fastdata.loading.fields.names import BESIDES, SOURCE
 from fastdata.loading.fields.readable import Readable, Unreadable
 from fastdata.loading.fields.targets import reader_of, require_still
-from fastdata.loading.images import recognise_any
-from fastdata.loading.mixture import transforms_of
 from fastdata.text import human_count
 from fastdata.transforms import timm
-from fastdata.transforms.identity import fresh_look
 from fastdata.transforms.outcomes import Refusal, Unknown, without_fixed_size
 from fastdata.transforms.recipe import NO_IMAGE, Recipe
-from fastdata.transforms.schedule import BySize
 
 if TYPE_CHECKING:
     from fastdata.loading.batching import Batching
@@ -71,17 +67,6 @@ class Resolved:
         """Whether threads of this process decode."""
         return self.path == "native"
 
-    def current(self, dataset: Any) -> Resolved:
-        """Return this; or another one, if the dataset or torch's collation was changed in place."""
-        if self.images is None:
-            return self
-        with fresh_look():
-            unchanged = self.collation == self.arguments.changed_collation()
-            size = next(iter(_sizes(dataset, self.batching)), None)
-            if unchanged and self.images.equals(recognise_any(dataset, size)):
-                return self
-        return resolve(self.arguments, dataset, self.batching)
-
     def slow_path(self) -> str:
         """Return the warning for images that could take the native path, and do not."""
         words = (
@@ -122,36 +107,7 @@ class Resolved:
         return "\n".join(lines)
 
 
-def resolve(arguments: Arguments, dataset: Any, batching: Batching | None) -> Resolved:
-    """Return the path for a dataset; with a `BySize`, for each size class of the batches.
-
-    Raise UsageError if no path can honour the arguments.
-    """
-    sizes = _sizes(dataset, batching)
-    with fresh_look():
-        collation = arguments.changed_collation()
-        described = [recognise_any(dataset, size) for size in sizes or (None,)]
-        unsized = () if batching is None or sizes else batching.sizes
-        if unsized and isinstance(described[0], Readable):
-            raise UsageError(
-                "the batch_sampler= gives each batch a size, and no transform takes it",
-                "Give the dataset transform=fastdata.transforms.BySize(…); or ratios= in the "
-                "place of sizes=, for batches of one aspect ratio and images of any size.",
-            )
-        several = [_resolved(arguments, one, collation) for one in described]
-    # They differ in their sizes alone.
-    first = next((one for one in several if not one.native), several[0])
-    return replace(first, batching=batching, by_size=tuple(several) if sizes else ())
-
-
-def _sizes(dataset: Any, batching: Batching | None) -> Sequence[tuple[int, int]]:
-    """Return the sizes of batches that a dataset's transform takes."""
-    if batching is None or not any(isinstance(one, BySize) for one in transforms_of(dataset)):
-        return ()
-    return batching.sizes
-
-
-def _resolved(arguments: Arguments, images: Readable | Unreadable, collation: str) -> Resolved:
+def resolved_path(arguments: Arguments, images: Readable | Unreadable, collation: str) -> Resolved:
     """Return the path for a dataset that was recognised; raise UsageError if there is none."""
     resolved = replace(_path(arguments, images, collation), collation=collation)
     if resolved.images is not None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from fastdata.decode.jpeg import DecodeError, seek_points_many
-from fastdata.decode.pillow import ImageInfo, open_image
+from fastdata.decode.jpeg import SEEK_BATCH, seek_tables
+from fastdata.decode.pillow import ImageInfo
 from fastdata.errors import BusyError, SampleError, UsageError
 from fastdata.executors import local_executor, report
 from fastdata.machine import usable_cpus
@@ -38,41 +39,8 @@ _ROWS = 256
 #: Columns of the index but the seek points: damage to these is no reason to stop here.
 _OTHERS = tuple(name for name in SCHEMA.names if name != "seek_points")
 
-
 #: Pixels of the widest JPEG.
 _WIDEST = 65_535
-
-#: Images whose seek points are built at a time: more gain nothing.
-SEEK_BATCH = 32
-
-
-def seek_tables(
-    images: Sequence[tuple[bytes, ImageInfo]], stride: int | None
-) -> list[bytes | SampleError | None]:
-    """Return a table per image; None for those without one, or an error for undecodable ones.
-
-    This decodes all entropy-coded data, so it also finds damage that the markers do not show. A
-    damaged image that Pillow decodes gets no seek points; Pillow decodes it later, too.
-    ``SEEK_BATCH`` images at a time are fast. Without a stride, there are no tables.
-    """
-    if stride is None:
-        return [None] * len(images)
-    jpegs = [blob for blob, info in images if info.encoding == "jpeg"]
-    made = iter(seek_points_many(jpegs, stride))
-    return [
-        _judge(next(made), blob, info) if info.encoding == "jpeg" else None for blob, info in images
-    ]
-
-
-def _judge(made: bytes | DecodeError, blob: bytes, info: ImageInfo) -> bytes | SampleError | None:
-    if not isinstance(made, DecodeError):
-        return made
-    if made.code != "unsupported":
-        try:
-            open_image(blob, info)
-        except SampleError as error:
-            return error
-    return None
 
 
 class Seeking(NamedTuple):
@@ -141,19 +109,20 @@ def _add(
     total = old.samples
     tables: list[int] = []
     name = _free_name(folder)
-    tasks = [_Task(source, at, min(at + _ROWS, total), stride) for at in range(0, total, _ROWS)]
+    runs = [range(at, min(at + _ROWS, total)) for at in range(0, total, _ROWS)]
+    build = partial(_build, source, stride)
     with local_executor(workers) as executor:
 
         def tick() -> None:
             if progress is not None:
-                progress(executor.reported()[0], total)
+                progress(executor.reported[0], total)
 
         def batches() -> Iterator[pa.RecordBatch]:
             field = SCHEMA.field("seek_points")
-            for task, made in zip(tasks, executor.run(_call, tasks, tick), strict=True):
+            for run, made in zip(runs, executor.run(build, runs, tick), strict=True):
                 tables.extend(len(table) for table in made if table is not None)
                 start = 0
-                for batch in source.index.batches(task.start, task.stop, _OTHERS):
+                for batch in source.index.batches(run.start, run.stop, _OTHERS):
                     values = made[start : start + batch.num_rows]
                     start += batch.num_rows
                     yield batch.append_column(field, array(values, pa.binary()))
@@ -162,11 +131,7 @@ def _add(
             write_index(temporary, batches(), total, old.generation)
     index = folder / name
     entry = FileEntry(name, index.stat().st_size, f"{crc32c_file(index, usable_cpus()):08x}")
-    manifest = replace(
-        old,
-        index=entry,
-        options={**old.options, "seek_points": stride},
-    )
+    manifest = replace(old, index=entry, options={**old.options, "seek_points": stride})
     write_whole(folder / MANIFEST_NAME, manifest.to_json())
     (folder / old.index.name).unlink(missing_ok=True)
     for path in folder.iterdir():  # what killed runs have left
@@ -180,31 +145,23 @@ def _free_name(folder: Path) -> str:
     return next(name for name in names if not (folder / name).exists())
 
 
-@dataclass(frozen=True)
-class _Task:
-    source: IndexedSource
-    start: int
-    stop: int
-    stride: int | None
-
-
-def _call(task: _Task) -> list[bytes | None]:
-    source = task.source
+def _build(source: IndexedSource, stride: int | None, run: range) -> list[bytes | None]:
+    """Return the seek tables of a run of rows; None for rows without one."""
     tables_of_rows: list[bytes | None] = []
-    for start in range(task.start, task.stop, SEEK_BATCH):
-        numbers = range(start, min(start + SEEK_BATCH, task.stop))
+    for start in range(run.start, run.stop, SEEK_BATCH):
+        numbers = range(start, min(start + SEEK_BATCH, run.stop))
         rows = list(source.index.rows(numbers.start, numbers.stop, seek_points=False))
         images: dict[int, tuple[bytes, ImageInfo]] = {}
         tables: dict[int, bytes | None] = {}
         for number, row in zip(numbers, rows, strict=True):
-            if task.stride is None or row.encoding != "jpeg":
+            if stride is None or row.encoding != "jpeg":
                 continue
-            tables[number] = source.learnt(number) if task.stride == DEFAULT_STRIDE else None
+            tables[number] = source.learnt(number) if stride == DEFAULT_STRIDE else None
             if tables[number] is None:
                 info = ImageInfo(row.encoding, row.width, row.height, row.channels)
                 images[number] = source.read([row], number)[0], info
         # A damaged image is no reason to stop here: it was packed as it is.
-        for number, table in zip(images, seek_tables([*images.values()], task.stride), strict=True):
+        for number, table in zip(images, seek_tables([*images.values()], stride), strict=True):
             tables[number] = None if isinstance(table, SampleError) else table
         tables_of_rows += map(tables.get, numbers)
         report(len(rows), sum(row.length for row in rows))

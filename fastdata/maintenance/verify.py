@@ -14,14 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fastdata._native import crc32c_combine
 from fastdata.errors import CorruptionError, DatasetError, UsageError
 from fastdata.executors import Executor, Result, local_executor
 from fastdata.machine import usable_cpus
-from fastdata.maintenance.indexes import Finding, check_column_file, check_index, check_pieces
-from fastdata.maintenance.samples import (
+from fastdata.maintenance.checks import (
     Check,
+    Finding,
+    check_column_file,
+    check_index,
     check_loose_size,
+    check_pieces,
     check_rows,
     check_sample,
     file_problem,
@@ -33,8 +35,8 @@ from fastdata.staging.fetching import Fetching, fetching
 from fastdata.storage import formats
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL, StoredField
-from fastdata.storage.files import crc32c_range
-from fastdata.storage.manifest import Manifest, PartsError, PartsManifest
+from fastdata.storage.files import crc32c_file
+from fastdata.storage.manifest import FileEntry, Manifest, PartsError, PartsManifest
 from fastdata.storage.packed import PackedSource
 from fastdata.text import human_count
 
@@ -43,8 +45,8 @@ _ROWS = 256
 _LOOSE_ROWS = 4096
 #: Pieces of a column that one task reads.
 _PIECES = 256
-#: Bytes that one task checksums: about a tenth of a second, so that other tasks wait little.
-_RANGE = 128 << 20
+#: Threads that read a file for its checksum.
+_THREADS = 4
 
 
 class Problem(NamedTuple):
@@ -331,24 +333,16 @@ def _check_files(
     findings: _Findings,
 ) -> None:
     """Check some fields in some files (-1: the index) and samples from ``start`` to ``stop``."""
-    checksums = _Checksums(source, numbers)
     # Check a file's samples at about the time of its checksum: so it is read from the disk once,
     # and the progress of samples is the progress of the whole.
+    of_files = _file_tasks(source, fields, numbers)
     rows = _row_tasks(check_sample, source, fields, _ROWS, start, stop)
-    mixed: Iterable[tuple[float, Callable[[], list[Finding] | _RangeChecksum]]]
-    mixed = merge(checksums.tasks(), rows, key=itemgetter(0))
-    for checked in executor.run(_call, (task for _, task in mixed), tick):
-        if isinstance(checked, _RangeChecksum):
-            checksums.add(checked)
-        else:
-            findings.add(checked)
-    findings.add(checksums.findings())
-    # A damaged file is not walked: its blobs are known to be in doubt.
-    walk = partial(_check_container, source, fields)
-    for walked in executor.run(walk, checksums.sound(), tick):
-        findings.add(walked)
-    for pieces in executor.run(_call, _piece_tasks(source, fields, numbers), tick):
-        findings.add(pieces)
+    tasks = chain(
+        (task for _, task in merge(of_files, rows, key=itemgetter(0))),
+        _piece_tasks(source, fields, numbers),
+    )
+    for of_task in executor.run(_call, tasks, tick):
+        findings.add(of_task)
 
 
 def _ticker(
@@ -356,17 +350,9 @@ def _ticker(
 ) -> Callable[[], None]:
     def tick() -> None:
         if progress is not None:
-            progress(executor.reported()[0], samples)
+            progress(executor.reported[0], samples)
 
     return tick
-
-
-class _RangeChecksum(NamedTuple):
-    """CRC-32C of a part of a file (-1: the index), or the reason why it cannot be read."""
-
-    number: int
-    length: int
-    crc: int | str
 
 
 def _call(task: Callable[[], Result]) -> Result:
@@ -400,77 +386,47 @@ def _piece_tasks(
             yield partial(check_pieces, source, stored, start, min(start + _PIECES, pieces))
 
 
-class _Checksums:
-    """Checksums of the files in a dataset's folder, combined from checksums of their ranges.
+def _file_tasks(
+    source: PackedSource, fields: Sequence[StoredField], numbers: Sequence[int]
+) -> Iterator[tuple[float, Callable[[], list[Finding]]]]:
+    """Yield tasks for files with a checksum, in order, each with its relative position (0 to 1).
 
-    Leaves out files that are missing or have another size, which `_check_sizes` finds.
+    Leave out files that are missing or have another size, which `_check_sizes` finds.
     """
-
-    def __init__(self, source: PackedSource, numbers: Iterable[int]) -> None:
-        self._path = source.location
-        entries = {-1: source.manifest.index} | dict(enumerate(source.manifest.files))
-        self._entries = {
-            number: entry
-            for number, entry in ((number, entries[number]) for number in numbers)
-            # Archives have no checksum: each sample has its own.
-            if entry.crc32c and not file_problem(source.location / entry.name, entry.size)
-        }
-        self._found: dict[int, int | str] = dict.fromkeys(self._entries, 0)
-
-    def tasks(self) -> Iterator[tuple[float, Callable[[], _RangeChecksum]]]:
-        """Yield tasks for all ranges, in order, each with its relative position (0 to 1)."""
-        total = sum(entry.size for entry in self._entries.values())
-        before = 0
-        for number, entry in self._entries.items():
-            for start in range(0, entry.size, _RANGE):
-                length = min(_RANGE, entry.size - start)
-                path = self._path / entry.name
-                task = partial(_checksum_range, path, number, start, length)
-                yield (before + start) / total, task
-            before += entry.size
-
-    def add(self, piece: _RangeChecksum) -> None:
-        """Add the checksum of a file's next range."""
-        so_far = self._found[piece.number]
-        if isinstance(piece.crc, str):
-            self._found[piece.number] = piece.crc
-        elif isinstance(so_far, int):
-            self._found[piece.number] = crc32c_combine(so_far, piece.crc, piece.length)
-
-    def findings(self) -> Iterator[Finding]:
-        """Yield the files whose checksum differs from the manifest's, or that cannot be read."""
-        for number, entry in self._entries.items():
-            checksum = self._found[number]
-            if not self._is_right(number):
-                if isinstance(checksum, int):
-                    checksum = f"has CRC-32C {checksum:08x}, the manifest says {entry.crc32c}"
-                yield Finding(str(self._path / entry.name), checksum)
-
-    def sound(self) -> Iterator[int]:
-        """Return the container's files whose checksum is right."""
-        return (number for number in self._entries if number >= 0 and self._is_right(number))
-
-    def _is_right(self, number: int) -> bool:
-        return self._found[number] == int(self._entries[number].crc32c, 16)
+    entries = {-1: source.manifest.index} | dict(enumerate(source.manifest.files))
+    # Archives have no checksum: each sample has its own.
+    chosen = {number: entries[number] for number in numbers if entries[number].crc32c}
+    total, before = sum(entry.size for entry in chosen.values()), 0
+    for number, entry in chosen.items():
+        if not file_problem(source.location / entry.name, entry.size):
+            yield before / max(total, 1), partial(_check_file, source, fields, number, entry)
+        before += entry.size
 
 
-def _checksum_range(path: Path, number: int, start: int, length: int) -> _RangeChecksum:
-    """Return the checksum of a part of a file."""
+def _check_file(
+    source: PackedSource, fields: Sequence[StoredField], number: int, entry: FileEntry
+) -> list[Finding]:
+    """Check a file's checksum (-1: the index), then its structure unless it is damaged."""
+    path = source.location / entry.name
     try:
-        return _RangeChecksum(number, length, crc32c_range(path, start, length))
+        checksum = f"{crc32c_file(path, _THREADS):08x}"
     except OSError as error:
-        return _RangeChecksum(number, length, reason(error))
+        return [Finding(str(path), reason(error))]
+    if checksum != entry.crc32c:
+        what = f"has CRC-32C {checksum}, the manifest says {entry.crc32c}"
+        return [Finding(str(path), what)]
+    if number < 0:
+        return []
+    if number < source.manifest.blob_files:
+        return _check_container(source, fields, number, path)
+    columns = (stored for stored in fields if stored.file == entry.name)
+    return [one for stored in columns for one in check_column_file(source, stored)]
 
 
 def _check_container(
-    source: PackedSource, checked: Sequence[StoredField], number: int
+    source: PackedSource, checked: Sequence[StoredField], number: int, path: Path
 ) -> list[Finding]:
-    """Check that a file has the blobs of its indexes where they say, or the column."""
-    entry = source.manifest.files[number]
-    path = source.location / entry.name
-    if number >= source.manifest.blob_files:
-        columns = (stored for stored in checked if stored.file == entry.name)
-        return [count for stored in columns for count in check_column_file(source, stored)]
+    """Check that a container's file has the blobs of its indexes where they say."""
     start, stop = (source.index.find_file(at) for at in (number, number + 1))
     container, fields = source.manifest.container, source.fields
     names = _blobs_of(checked)

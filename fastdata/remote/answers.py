@@ -16,7 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastdata.errors import RemoteError
-from fastdata.remote.retries import PASSING_STATUS, StatusError, TruncatedError
+from fastdata.remote.failures import PASSING_STATUS, StatusError, TruncatedError
 from fastdata.remote.urls import redact
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ import fcntl
 import os
 import re
 import struct
-import sys
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -33,7 +32,8 @@ from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import FileRef, Piece, RangeCache
 from fastdata.remote.reader import RangeReader
 from fastdata.storage.cache import room
-from fastdata.storage.files import human_bytes, read_exactly, remedy, sync, wait_for_lock
+from fastdata.storage.descriptors import read_exactly
+from fastdata.storage.files import remedy, sync, wait_for_lock
 from fastdata.storage.trust import is_own_file, make_cache_folder, open_own_file
 
 FOLDER = "fastdata-pieces"
@@ -51,7 +51,6 @@ _POLL = 0.05
 _PATIENCE = 60.0
 #: Seconds after which a piece's time of last use is updated.
 _TOUCH_EVERY = 30.0
-_REPORT_EVERY = 10.0
 #: Times to fill a piece that other processes keep evicting, before reading past the cache.
 _FILLS = 3
 #: Seconds to wait for other processes' fills: finished pieces can be evicted.
@@ -61,10 +60,10 @@ _ROOM_PATIENCE = 2.0
 class PieceCache(RangeCache):
     """Cache of pieces of one dataset's files, as one process uses it.
 
-    ``id`` is the dataset's state, in hexadecimal digits, ``total`` the bytes of all its files.
-    ``limit`` is the most bytes of pieces in the folder, of all datasets; None for nine tenths of
-    the free space and the existing pieces together. ``used`` are those when last counted. Raise
-    UsageError if the folder cannot be written.
+    ``id`` is the dataset's state, in hexadecimal digits. ``limit`` is the most bytes of pieces in
+    the folder, of all datasets; None for nine tenths of the free space and the existing pieces
+    together. ``used`` are those when last counted. Raise UsageError if the folder cannot be
+    written.
     """
 
     def __init__(
@@ -74,16 +73,11 @@ class PieceCache(RangeCache):
         reader: RangeReader,
         options: RemoteOptions,
         limit: int | None,
-        shown: str,
-        total: int,
     ) -> None:
         self._base = folder / FOLDER
         self._folder = self._base / f"{id[:24]}-{options.piece_bytes}"
         self._reader = reader
         self._piece = options.piece_bytes
-        self._progress = options.progress
-        self._shown = shown
-        self._total = total
         self.used = self._reads = self._fills = 0
         try:
             make_cache_folder(self._folder)
@@ -104,7 +98,6 @@ class PieceCache(RangeCache):
         )
         self._sound: dict[Path, int] = {}  # inodes compared with their trailer
         self._touched: dict[Path, float] = {}
-        self._begun = time.monotonic()
         self._full = False
 
     def counts(self) -> tuple[int, int]:
@@ -223,8 +216,6 @@ class PieceCache(RangeCache):
                             return None
                         data = await self._reader.read(piece[0].url, start, stop)
                         await asyncio.to_thread(self._store, descriptor, partial, path, data)
-                        if self._progress and self._is_due():
-                            await asyncio.to_thread(self._report)
                         return data
                     finally:
                         _unlink_same(partial, descriptor)
@@ -341,34 +332,6 @@ class PieceCache(RangeCache):
                     if name[1] == "piece":
                         pieces.append((stat.st_mtime, stat.st_size, Path(entry.path)))
         return pieces
-
-    # Progress.
-
-    def _is_due(self) -> bool:
-        """Return whether to report now; if so, other processes wait with theirs."""
-        mark = self._folder / "reported"
-        with contextlib.suppress(OSError):
-            # Do not follow a link: another user may have left one.
-            if not os.path.lexists(mark) or time.time() - mark.lstat().st_mtime >= _REPORT_EVERY:
-                os.close(open_own_file(mark, 0o600))
-                os.utime(mark)
-                return True
-        return False
-
-    def _report(self) -> None:
-        """Print how far the folder is filled."""
-        here = 0
-        for entry in os.scandir(self._folder):
-            with contextlib.suppress(FileNotFoundError):
-                here += entry.stat().st_size
-        total = f" of {human_bytes(self._total)}" if self._total else ""
-        rate = human_bytes(self._fills * self._piece / max(time.monotonic() - self._begun, 1e-3))
-        print(
-            f"caching {self._shown} in {self._base.parent}: {human_bytes(here)}{total}, "
-            f"{rate}/s by this process",
-            file=sys.stderr,
-            flush=True,
-        )
 
 
 @cache

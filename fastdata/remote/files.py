@@ -12,7 +12,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from fastdata.errors import SourceError, UsageError
 from fastdata.remote.filesystem import file_info, list_entries, read_bytes
@@ -210,3 +210,14 @@ def _file(name: str) -> Path:
     if not os.path.isfile(name):
         raise FileNotFoundError(errno.ENOENT, "no such folder or file", name)
     return Path(os.path.abspath(name))
+
+
+#: File for readers of archives and Parquet; picklable. ``str()`` is its name for messages.
+SourceFile: TypeAlias = LocalFile | RemotePath
+
+
+def file_at(location: str, storage_options: Mapping[str, Any] | None = None) -> SourceFile:
+    """Return the file of a record's path."""
+    if is_url(location):
+        return remote_path(location, storage_options)
+    return LocalFile(Path(location))

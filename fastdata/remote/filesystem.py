@@ -6,16 +6,17 @@ credentials out of messages.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from fastdata.errors import CorruptionError, RemoteError, SpaceError, UsageError
-from fastdata.remote.abandoning import Abandon
-from fastdata.remote.answers import SLOWEST, asking, require_length, state_number, too_long
+from fastdata.remote.answers import SLOWEST, asking, state_number, too_long
 from fastdata.remote.drivers import (
     BUCKETS,
     STALLED,
@@ -24,8 +25,13 @@ from fastdata.remote.drivers import (
     has_protocol,
     open_filesystem,
 )
-from fastdata.remote.retries import TRIES, Patience, TruncatedError, retrying
+from fastdata.remote.failures import TruncatedError
+from fastdata.remote.options import RemoteOptions
+from fastdata.remote.reader import RangeReader
+from fastdata.remote.requests import Run, call_driver, loop_of, run_on
+from fastdata.remote.retries import TRIES, Patience, Retries
 from fastdata.remote.urls import join_url, redact, split_query
+from fastdata.storage.descriptors import write_exactly
 from fastdata.storage.files import crc32c_file, free_space, human_bytes, whole_file
 
 if TYPE_CHECKING:
@@ -110,16 +116,15 @@ def _list(
     url: str, storage_options: StorageOptions | None, method: str, below: str | None = None
 ) -> Any:
     """Return a driver's listing of a folder, or of one below it; None if it is missing."""
+    fs, path = open_filesystem(url, storage_options)
 
-    def ask() -> Any:
-        fs, path = open_filesystem(url, storage_options)
+    async def ask() -> Any:
         fs.invalidate_cache()
-        return getattr(fs, method)(below or path, detail=True)
+        return await call_driver(fs, method, None, below or path, detail=True)
 
-    try:
-        return retrying(ask, what=f"{redact(url)}: listing it")
-    except FileNotFoundError:
-        return None
+    with suppress(FileNotFoundError):
+        return run_on(loop_of(fs), Retries(f"{redact(url)}: listing it").run(ask))
+    return None
 
 
 def _require_listing(url: str) -> None:
@@ -153,26 +158,29 @@ def file_sizes(
 
 
 def file_info(
-    url: str, storage_options: StorageOptions | None = None, abandon: Abandon | None = None
+    url: str, storage_options: StorageOptions | None = None, run: Run = run_on
 ) -> RemoteFile:
-    """Return a file's metadata, unless another thread's ``abandon`` cancels the request.
+    """Return a file's metadata; raise FileNotFoundError if there is none.
 
-    Raise FileNotFoundError if there is no such file.
+    See `upload` for ``run``.
     """
-    abandon = abandon or Abandon()
+    fs, path = open_filesystem(url, storage_options)
+    info: RemoteFile = run(loop_of(fs), _info(fs, path, redact(url)))
+    return info
 
-    def ask() -> dict[str, Any]:
-        fs, path = open_filesystem(url, storage_options)
+
+async def _info(fs: fsspec.AbstractFileSystem, path: str, shown: str) -> RemoteFile:
+    async def ask() -> dict[str, Any]:
         fs.invalidate_cache()
-        info: dict[str, Any] = abandon.call(fs, "info", _longest(0), path)
+        info: dict[str, Any] = await call_driver(fs, "info", _longest(0), path)
         if info.get("type") == "directory":
             raise FileNotFoundError(path)
         return info
 
-    info = retrying(ask, what=redact(url), pause=abandon.pause)
+    info = await Retries(shown).run(ask)
     if info.get("size") is None:
         raise RemoteError(
-            f"{redact(url)}: the server does not report its size",
+            f"{shown}: the server does not report its size",
             "Copy it to a server or bucket that does.",
         )
     return _described(info)
@@ -207,46 +215,34 @@ def read_bytes(
     storage_options: StorageOptions | None = None,
     start: int | None = None,
     end: int | None = None,
-    abandon: Abandon | None = None,
     most: int = _WHOLE,
     patience: Patience | None = None,
     state: int = 0,
 ) -> bytes:
     """Read a small file, or the bytes from ``start`` to before ``end``.
 
-    An empty range sends no request. ``most`` is for a whole file; ``state`` is
-    `RemoteFile.state`, 0 accepts any. Raise FileNotFoundError if there is no such file,
-    ChangedError if it is in another state, AbandonedError if ``abandon`` cancelled the request;
-    else RemoteError.
+    An empty range sends no request. ``most`` is for a whole file; ``patience`` and ``state``, which
+    is `RemoteFile.state`, are for a range. Raise RemoteError, or as `RangeReader.fetch`.
     """
-    abandon = abandon or Abandon()
-    whole = start is None or end is None
-    begin, stop = (0, most + 1) if start is None or end is None else (start, end)
+    fs, path = open_filesystem(url, storage_options)
+    if start is not None and end is not None:
+        reader = RangeReader(fs, RemoteOptions(), patience)
+        return reader.run(reader.fetch(url, start, end, state))
+    # Nothing limits a driver that is not asynchronous, so request no more than ``most``.
+    options: dict[str, Any] = {"start": 0, "end": most + 1}
+    if getattr(fs, "async_impl", False):
+        # s3fs would ask for the length and allocate whatever the server answers.
+        options = {"max_concurrency": 1} if has_protocol(fs, "s3") else {}
 
-    def read() -> bytes:
-        fs, path = open_filesystem(url, storage_options)
+    async def read() -> bytes:
         data: bytes
-        if not whole:
-            with asking(url, begin, stop, state):
-                seconds = _longest(stop - begin)
-                data = abandon.call(fs, "cat_file", seconds, path, start=begin, end=stop)
-            require_length(data, url, stop - begin)
-            return data
-        # Nothing limits a driver that is not asynchronous, so request no more than ``most``.
-        options: dict[str, Any] = {"start": 0, "end": stop}
-        if getattr(fs, "async_impl", False):
-            # s3fs would ask for the length and allocate whatever the server answers.
-            options = {"max_concurrency": 1} if has_protocol(fs, "s3") else {}
-        with asking(url, None, most, state):
-            data = abandon.call(fs, "cat_file", _longest(0), path, **options)
+        with asking(url, None, most):
+            data = await call_driver(fs, "cat_file", _longest(0), path, **options)
         if len(data) > most:
             raise too_long(url, most)
         return data
 
-    if begin == stop:
-        return b""  # servers answer an empty range with the whole file, or an error
-    what = f"{redact(url)}: reading it"
-    return retrying(read, what=what, pause=abandon.pause, patience=patience)
+    return run_on(loop_of(fs), Retries(f"{redact(url)}: reading it").run(read))
 
 
 def download(
@@ -297,27 +293,28 @@ def _fetch(
     progress: Callable[[], None],
 ) -> str:
     """Download a file; return its CRC-32C."""
-    abandon, patience = Abandon(), Patience()
-    with (
-        open(local, "wb", opener=_open_own) as file,
-        ThreadPoolExecutor(_STREAMS, "fastdata-download") as pool,
-    ):
+    fs, _ = open_filesystem(url, storage_options)
+    reader = RangeReader(fs, RemoteOptions(concurrency=_STREAMS))
 
-        def fetch(start: int) -> None:
-            end = min(start + _BLOCK, size)
-            data = read_bytes(url, storage_options, start, end, abandon, patience=patience)
-            while data:
-                written = os.pwrite(file.fileno(), data, start)
-                data, start = data[written:], start + written
+    async def fetch(file: BinaryIO, start: int) -> None:
+        stop = min(start + _BLOCK, size)
+        write_exactly(file.fileno(), await reader.fetch(url, start, stop), start)
+        progress()
 
-        try:
+    async def fetch_all() -> None:
+        with open(local, "wb", opener=_open_own) as file:
             # In windows: the size comes from a manifest, which may claim anything.
             for at in range(0, size, _WINDOW):
-                for _ in pool.map(fetch, range(at, min(at + _WINDOW, size), _BLOCK)):
-                    progress()
-        except BaseException:
-            abandon.now()  # the pool waits for its threads
-            raise
+                starts = range(at, min(at + _WINDOW, size), _BLOCK)
+                tasks = [asyncio.create_task(fetch(file, start)) for start in starts]
+                try:
+                    await asyncio.gather(*tasks)
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.wait(tasks)
+
+    reader.run(fetch_all())
     return f"{crc32c_file(local):08x}"
 
 
@@ -328,66 +325,57 @@ def upload(
     crc32c: str | None = None,
     storage_options: StorageOptions | None = None,
     tries: int = TRIES,
-    abandon: Abandon | None = None,
+    run: Run = run_on,
 ) -> RemoteFile:
     """Upload a file, unless the bucket has it; return the uploaded file's metadata.
 
     A bucket shows an object only when it is complete. The upload is checked by the bucket's
     checksum if it has one (Google's), else by its size. The local file does not change. The
-    CRC-32C, 8 hexadecimal digits, is computed if not given. ``abandon`` cancels it from another
-    thread; between requests if the driver is not asynchronous.
+    CRC-32C, 8 hexadecimal digits, is computed if not given. ``run`` may be a function like `run_on`
+    that can cancel the upload.
     """
-    ending = abandon or Abandon()
-    length = os.stat(local).st_size
+    fs, path = open_filesystem(url, storage_options)
+    shown, length = redact(url), os.stat(local).st_size
     checksum = crc32c or f"{crc32c_file(Path(local)):08x}"
 
-    def send() -> RemoteFile:
-        fs, path = open_filesystem(url, storage_options)
-        _make_folder(fs, path)
+    async def send() -> RemoteFile:
+        # Buckets have no folders; drivers would try to create a bucket.
+        if has_protocol(fs, "file", "memory", "sftp", "ssh"):
+            await call_driver(fs, "makedirs", None, path.rpartition("/")[0], exist_ok=True)
         # The service may need time to store the bytes that it received.
         seconds = 9 * STALLED + _longest(length)
-        ending.call(fs, "put_file", seconds, os.fspath(local), path)
-        sent = file_info(url, storage_options, ending)
+        await call_driver(fs, "put_file", seconds, os.fspath(local), path)
+        sent = await _info(fs, path, shown)
         if sent.size != length or sent.crc32c not in (None, checksum):
             raise TruncatedError(
                 f"{sent.size} bytes arrived of {length}, with the checksum {sent.crc32c}"
             )
         return sent
 
+    async def send_unless_there() -> RemoteFile:
+        with suppress(FileNotFoundError):
+            present = await _info(fs, path, shown)
+            # Elsewhere, an equal size proves nothing.
+            if present.size == length and present.crc32c == checksum:
+                return present
+        return await Retries(f"{shown}: uploading it", tries).run(send)
+
     try:
-        present = file_info(url, storage_options, ending)
-    except FileNotFoundError:
-        present = None
-    # Elsewhere, an equal size proves nothing.
-    if present is not None and present.size == length and present.crc32c == checksum:
-        return present
-    try:
-        what = f"{redact(url)}: uploading it"
-        return retrying(send, what=what, tries=tries, pause=ending.pause)
+        sent: RemoteFile = run(loop_of(fs), send_unless_there())
+        return sent
     except FileNotFoundError:
         raise RemoteError(
-            f"{redact(url)}: cannot upload it: the bucket or folder does not exist",
+            f"{shown}: cannot upload it: the bucket or folder does not exist",
             "Check the URL; fastdata does not create buckets.",
         ) from None
 
 
 def remove(url: str, storage_options: StorageOptions | None = None) -> None:
     """Remove a file, if it exists."""
-
-    def delete() -> None:
-        fs, path = open_filesystem(url, storage_options)
-        fs.rm_file(path)
-
-    try:
-        retrying(delete, what=f"{redact(url)}: removing it")
-    except FileNotFoundError:
-        return
-
-
-def _make_folder(fs: fsspec.AbstractFileSystem, path: str) -> None:
-    # Buckets have no folders; drivers would try to create a bucket.
-    if has_protocol(fs, "file", "memory", "sftp", "ssh"):
-        fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+    fs, path = open_filesystem(url, storage_options)
+    retries = Retries(f"{redact(url)}: removing it")
+    with suppress(FileNotFoundError):
+        run_on(loop_of(fs), retries.run(lambda: call_driver(fs, "rm_file", _longest(0), path)))
 
 
 def _longest(length: int) -> float:

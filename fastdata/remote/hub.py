@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,7 +11,8 @@ from urllib.parse import unquote
 
 from fastdata.errors import RemoteError, SourceError, UsageError
 from fastdata.remote.filesystem import file_info
-from fastdata.remote.retries import retrying
+from fastdata.remote.requests import loop_of, run_on
+from fastdata.remote.retries import Retries
 from fastdata.remote.urls import join_url, remember_secrets
 from fastdata.storage.manifest import MANIFEST_NAME
 
@@ -97,5 +99,6 @@ def pinned(url: str, storage_options: Mapping[str, Any] | None = None) -> HubPla
                 "token.",
             ) from None
 
-    info = retrying(ask, what=f"{url}: finding its revision")
+    retries = Retries(f"{url}: finding its revision")
+    info = run_on(loop_of(None), retries.run(lambda: asyncio.to_thread(ask)))
     return HubPlace(place["repo"], info.sha, place["path"] or "")

@@ -18,6 +18,8 @@ from fastdata import _native
 from fastdata.errors import CorruptionError, DatasetError, RemoteError, UsageError
 from fastdata.once import once
 from fastdata.remote.cache import PieceCache
+from fastdata.remote.checking import read_all
+from fastdata.remote.drivers import open_filesystem
 from fastdata.remote.filesystem import download
 from fastdata.remote.manifests import images_url, read_manifest
 from fastdata.remote.options import RemoteOptions
@@ -87,11 +89,6 @@ class FetchedSource(Source):
 
     @property
     @abstractmethod
-    def file_bytes(self) -> int:
-        """Bytes of all its files."""
-
-    @property
-    @abstractmethod
     def server(self) -> str:
         """A URL of its files."""
 
@@ -119,7 +116,10 @@ class FetchedSource(Source):
         """Return the reader of its files, and their cache, for this process."""
         opened = self._by_process.get(os.getpid())
         if opened is None:
-            reader = RangeReader(self.server, self.options, self.storage_options)
+            # Rows of tables of this machine need no driver.
+            here = not is_url(self.server)
+            fs = None if here else open_filesystem(self.server, self.storage_options)[0]
+            reader = RangeReader(fs, self.options)
             # Another thread may have been faster. No lock: a fork could copy it locked.
             opened = self._by_process.setdefault(os.getpid(), (reader, self._cache_of(reader)))
         return opened
@@ -127,8 +127,7 @@ class FetchedSource(Source):
     def _cache_of(self, reader: RangeReader) -> RangeCache | None:
         if self.cache_folder is None:
             return None
-        size = self.cache.bytes, str(self.location), self.file_bytes
-        return PieceCache(self.cache_folder, self.id, reader, self.options, *size)
+        return PieceCache(self.cache_folder, self.id, reader, self.options, self.cache.bytes)
 
     def ranges_of(
         self,
@@ -317,17 +316,12 @@ class RemoteSource(FetchedSource, IndexedSource):
             wanted.append(Wanted(place, ref, start, stop, record.crc32c))
         requests = merge(wanted, self.options.merge_gap, self.options.max_request)
         reader, cache = self.here()
-        got = reader.read_all(cache, requests)
+        got = read_all(reader, cache, requests)
         for place, record in enumerate(records):
             if place not in got:
                 where = self.file(record, number)
                 raise self._corrupt(record, number, f"in {where}, {WRONG_BYTES}")
         return [got[place] for place in range(len(records))]
-
-    @property
-    def file_bytes(self) -> int:
-        """See `FetchedSource.file_bytes`."""
-        return sum(entry.size for entry in self.manifest.files)
 
     @property
     def server(self) -> str:
@@ -378,11 +372,6 @@ class RemoteParts(FetchedSource, PartsSource):
     def _open(self, entry: PartEntry) -> RemoteSource:
         arguments = self.cache, self.storage_options, self.options, self
         return RemoteSource(join_url(self.url, entry.name), *arguments)
-
-    @property
-    def file_bytes(self) -> int:
-        """See `FetchedSource.file_bytes`."""
-        return sum(part.file_bytes for part in self.manifest.parts)
 
     @property
     def server(self) -> str:

@@ -28,7 +28,6 @@ class RemoteOptions:
         patience: Seconds for which a pass's requests may fail without a response between them;
             each response restores one second. Then the pass ends with an OutageError, whatever
             ``on_error`` is.
-        progress: Whether to report on standard error how far a cache folder is filled.
     """
 
     concurrency: int = 32
@@ -39,12 +38,9 @@ class RemoteOptions:
     timeout: float = 30.0
     tries: int = 6
     patience: float = 300.0
-    progress: bool = True
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if field.name == "progress":
-                continue
             value = getattr(self, field.name)
             seconds = field.name in ("timeout", "patience")
             kinds = (int, float) if seconds else (int,)

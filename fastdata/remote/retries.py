@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from fastdata.errors import FastdataError, OutageError, RemoteError, is_no_space
+from fastdata.remote.failures import PASSING_STATUS
 from fastdata.remote.urls import redact_text
 
 T = TypeVar("T")
@@ -24,14 +26,13 @@ _FIRST_WAIT = 0.2  # seconds
 _LONGEST_WAIT = 20.0
 #: Seconds after which a retry is logged.
 _SILENT = 5.0
-#: Seconds after which `_ENOUGH` tries suffice. Some drivers retry on their own for half a minute
-#: before they report an error.
+#: Seconds after which `_ENOUGH` tries suffice without patience. Some drivers retry on their own for
+#: half a minute before they report an error.
 _LONG = 90.0
 _ENOUGH = 3
 #: Seconds of `Patience`, by default.
 PATIENCE = 300.0
 
-PASSING_STATUS = {408, 425, 429, 500, 502, 503, 504, 507, 509}
 _PASSING_CODES = {"IncompleteBody", "BadDigest", "RequestTimeout", "SlowDown", "InternalError"}
 _PASSING_ERRNO = {
     None,  # drivers raise a bare OSError for a server's message
@@ -83,18 +84,6 @@ _REFUSED_STATUS = {401, 403}
 _MOST_ASKED = 60.0
 #: Most characters of a driver's message, which may contain a whole response.
 _MOST_TEXT = 500
-
-
-class TruncatedError(OSError):
-    """Error of a response with fewer bytes than the server has, or than requested."""
-
-
-class StatusError(OSError):
-    """Error of a response whose status may be temporary."""
-
-    def __init__(self, status: int, headers: Mapping[str, str], text: str) -> None:
-        super().__init__(f"status {status}: {text}")
-        self.status, self.headers = status, headers
 
 
 class Patience:
@@ -149,21 +138,33 @@ class Retries:
     The wait before try ``n + 1`` is 0.2 s times ``2**(n - 1)``, at most 20 s. It is scaled by a
     random 50% to 100%, so that many readers do not retry at the same moment. A server's Retry-After
     extends it, up to 60 s and to the remaining patience. Two truncated responses count as one try,
-    because the server works. After 90 s, ``enough`` tries suffice. The first retry after 5 s is
-    logged as a warning. ``what`` is the operation and its URL without credentials, for messages.
-    Without ``patience``, there is no limit.
+    because the server works. Without ``patience``, 3 tries suffice after 90 s. The first retry
+    after 5 s is logged as a warning. ``what`` is the operation and its URL without credentials, for
+    messages.
+
+    Attributes:
+        failed: Number of failures so far.
     """
 
-    def __init__(
-        self, what: str, tries: int = TRIES, enough: int = _ENOUGH, patience: Patience | None = None
-    ) -> None:
+    def __init__(self, what: str, tries: int = TRIES, patience: Patience | None = None) -> None:
         self._what = what
         self._tries = tries
-        self._enough = enough
         self._patience = patience
-        self._failed = self._cut = 0
+        self.failed = self._cut = 0
         self._logged = False
         self._begun = time.monotonic()
+
+    async def run(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of the first attempt that succeeds; raises as `wait_after`."""
+        while True:
+            try:
+                result = await attempt()
+                if self._patience is not None:
+                    self._patience.answered()
+                return result
+            except Exception as error:
+                seconds = self.wait_after(error)
+            await asyncio.sleep(seconds)
 
     def wait_after(self, error: Exception) -> float:
         """Return the seconds to wait before the next try; raise if there is none.
@@ -174,18 +175,19 @@ class Retries:
             OutageError: No patience is left.
             FastdataError: ``error`` itself.
         """
-        self._failed += 1
+        self.failed += 1
         self._cut += _is_cut(error)
-        counted = self._failed - self._cut // 2
+        counted = self.failed - self._cut // 2
         seconds = time.monotonic() - self._begun
         # `from None`: a driver's traceback may contain credentials.
         if not may_pass(error):
             raise _final(error, self._what) from None
         if self._patience is not None:
             self._patience.failed(self._begun, self._what, error)
-        if counted >= self._tries or (counted >= self._enough and seconds > _LONG):
+        enough = self._tries if self._patience is not None or seconds <= _LONG else _ENOUGH
+        if counted >= min(self._tries, enough):
             raise RemoteError(
-                f"{self._what}: failed {self._failed} times in {seconds:.0f} s; the last time: "
+                f"{self._what}: failed {self.failed} times in {seconds:.0f} s; the last time: "
                 f"{describe_error(error)}",
                 "Check the network and the service's status, then run the same command again; "
                 "training resumes from its last checkpoint.",
@@ -197,30 +199,6 @@ class Retries:
         if self._patience is not None:
             asked = min(asked, self._patience.left)
         return max(wait_before(max(counted, 1)), asked)
-
-
-def retrying(
-    call: Callable[[], T],
-    *,
-    what: str,
-    tries: int = TRIES,
-    pause: Callable[[float], object] = time.sleep,
-    patience: Patience | None = None,
-) -> T:
-    """Call a function until it succeeds, under the policy of `Retries`; return its result.
-
-    ``pause`` waits so many seconds; its exceptions end the retries.
-    """
-    retries = Retries(what, tries, patience=patience)
-    while True:
-        try:
-            result = call()
-            if patience is not None:
-                patience.answered()
-            return result
-        except Exception as error:
-            seconds = retries.wait_after(error)
-        pause(seconds)
 
 
 def wait_before(retry: int) -> float:

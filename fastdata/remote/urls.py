@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -132,3 +132,13 @@ def _redact_any(url: str) -> str:
     """Redact a URL in a driver's message, where ``?`` begins a query in any scheme."""
     base, mark, _ = url.partition("?")
     return redact(base) + ("?***" if mark else "")
+
+
+def common_folder(locations: Sequence[str]) -> str:
+    """Return the innermost folder, or its URL, of some files."""
+    folders = [location.rpartition("/")[0] for location in locations]
+    if not is_url(folders[0]):
+        return os.path.commonpath(folders)
+    protocol, _, first = folders[0].partition("://")
+    paths = [first, *(folder.partition("://")[2] for folder in folders[1:])]
+    return f"{protocol}://{os.path.commonpath(paths)}"

@@ -16,7 +16,8 @@ from fastdata.errors import CorruptionError, DatasetError
 from fastdata.remote.filesystem import file_sizes, read_bytes
 from fastdata.remote.manifests import images_url
 from fastdata.remote.urls import is_url, join_url, redact
-from fastdata.storage.files import crc32c_file, open_file, read_exactly, read_file, write_exactly
+from fastdata.storage.descriptors import read_exactly, write_exactly
+from fastdata.storage.files import crc32c_file, open_file, read_file
 from fastdata.storage.manifest import FileEntry
 from fastdata.storage.trust import make_own_folder
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import UsageError
+from fastdata.errors import DatasetError, UsageError
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.patterns import absolute, is_pattern
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.first_use import indexed, is_indexed_here
-from fastdata.staging.staged import Original, telling_of_copy
+from fastdata.staging.staged import Original, note_of_copy
 from fastdata.storage.cache import Cache
+from fastdata.storage.packed import noted
 from fastdata.storage.parts import open_local
 from fastdata.storage.source import Source
 
@@ -76,9 +76,12 @@ class DatasetPlace:
             )
 
     def _open_folder(self, folder: Path) -> Source:
-        guard = partial(telling_of_copy, folder)
-        with guard():
-            source = open_local(folder, guard)
+        note = note_of_copy(folder)
+        try:
+            source = open_local(folder)
+        except DatasetError as error:
+            raise noted(error, note) from None
+        source.note = note
         here = source.manifest.groups is None and source.capabilities.local
         if here and not is_url(source.manifest.root or ""):
             return source

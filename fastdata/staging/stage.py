@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +25,6 @@ from fastdata.remote.urls import is_url, redact
 from fastdata.staging.copying import CopiedFile, Copying, Place, require_size
 from fastdata.staging.staged import (
     IMAGES_NAME,
-    KNOWN,
     MARKER_NAME,
     Marker,
     Original,
@@ -146,23 +144,23 @@ def stage(
             "Choose a folder outside it, best on a faster disk or in memory.",
         )
     final = copy_of(original.name, own_folder(place))
-    KNOWN.add(str(final))
-    made = [final.parent] if place.exists() else [final.parent, place]
+    current = Staged(final, 0, True, 0)
     try:
         place.mkdir(exist_ok=True)
-        whole = _whole_copy(original, place)
-        if whole is None:
-            with _locked(final, waiting) as advance:
-                whole = _whole_copy(original, place)
-                if whole is None:
+        if original.is_copied(final):
+            return current
+        make_cache_folder(final.parent, "--to")
+        with file_lock(_beside(final, _LOCK_SUFFIX), waiting=waiting) as advance:
+            if original.is_copied(final):
+                return current
 
-                    def report(done: int, total: int) -> None:
-                        advance()
-                        if progress is not None:
-                            progress(done, total)
+            def report(done: int, total: int) -> None:
+                advance()
+                if progress is not None:
+                    progress(done, total)
 
-                    run = _Run(original, manifest, Place(original.path, storage_options), final)
-                    return run.copy(threads or min(max(2 * usable_cpus(), 4), 16), report)
+            run = _Run(original, manifest, Place(original.path, storage_options), final)
+            return run.copy(threads or min(max(2 * usable_cpus(), 4), 16), report)
     except OSError as error:
         if is_no_space(error):
             raise no_space(place, error, _SPACE_HINT) from error
@@ -170,27 +168,6 @@ def stage(
             f"{error.filename or place}: cannot be written: {error.strerror}",
             "Choose another folder with --to.",
         ) from error
-    finally:
-        with suppress(OSError):  # they hold a copy
-            for folder in made:
-                folder.rmdir()
-    return Staged(whole, 0, True, 0)
-
-
-@contextmanager
-def _locked(final: Path, waiting: Callable[[], None] | None) -> Iterator[Callable[[], None]]:
-    """Make the folder of copies, and hold the lock of one."""
-    with ExitStack() as stack:
-        for last in (False, True):
-            make_cache_folder(final.parent, "--to")
-            try:
-                lock = file_lock(_beside(final, _LOCK_SUFFIX), waiting=waiting)
-                advance = stack.enter_context(lock)
-                break
-            except FileNotFoundError:  # a process that failed has just removed the folder
-                if last:
-                    raise
-        yield advance
 
 
 def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None = None) -> Unstaged:
@@ -214,8 +191,6 @@ def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None =
     if marker is not None:
         if to is None:
             folder = Path(name).parent
-            if folder != own_folder(folder.parent):
-                raise DataError(f"{name}: another user staged it", _AS_OWNER)
         name = marker.original
     final = copy_of(name, folder)
     partial, lock = _beside(final, PARTIAL_SUFFIX), _beside(final, _LOCK_SUFFIX)
@@ -227,26 +202,20 @@ def unstage(dataset: str | os.PathLike[str], to: str | os.PathLike[str] | None =
                 for path in filter(Path.is_dir, (partial, final)):
                     freed += _remove(path)
                     removed.append(path)
-        with suppress(OSError):  # other copies may be there
-            folder.rmdir()
     except OSError as error:
         raise DataError(
-            f"{error.filename or final}: cannot remove it: {error.strerror or error}", _AS_OWNER
+            f"{error.filename or final}: cannot remove it: {error.strerror or error}",
+            "Remove it as the user who owns it.",
         ) from error
     return Unstaged(removed, freed)
 
 
-_AS_OWNER = "Remove it as the user who owns it."
 _WAIT = "Run this again when it is done."
 _LOCK_SUFFIX = ".lock"
 
 
 def _beside(final: Path, suffix: str) -> Path:
     return final.with_name(final.name + suffix)
-
-
-def _whole_copy(original: Original, place: Path) -> Path | None:
-    return next((copy for copy, damage in original.copies_in(place) if damage is None), None)
 
 
 def _remove(folder: Path) -> int:
@@ -296,7 +265,7 @@ class _Run:
             )
         copying = Copying(self._files(), lambda done: report(done, total))
         try:
-            partial.mkdir(mode=0o700, exist_ok=True)  # until it is whole
+            partial.mkdir(mode=0o700, exist_ok=True)  # others may not read the original
             marker = json.dumps(self._original.marker._asdict())
             (partial / MARKER_NAME).write_text(marker + "\n", "ascii")
             copying.run(threads)
@@ -344,8 +313,6 @@ class _Run:
         (self._partial / MANIFEST_NAME).write_bytes(self._original.copied_text())
         for path in self._partial.iterdir():  # regardless of the umask
             path.chmod(0o755 if path.is_dir() else 0o644)
-        # Users who can read the original can read the copy.
-        self._partial.chmod(0o755 if self._is_public() else 0o700)
         if not is_tmpfs(self._final.parent):
             for path in self._partial.iterdir():
                 sync(path)
@@ -353,13 +320,3 @@ class _Run:
             if self._manifest.root is not None:
                 os.sync()  # one flush for a million images, not a million flushes
         publish(self._partial, self._final)
-
-    def _is_public(self) -> bool:
-        """Return whether every user of this machine can read the original."""
-        dataset, root = self._original.path, self._manifest.root
-        if not isinstance(dataset, Path):
-            return False  # a bucket's access rights are unknown
-        paths = [dataset / name for name in (MANIFEST_NAME, *(one.name for one in self._entries))]
-        readable = all(path.stat().st_mode & 0o004 for path in paths if path.exists())
-        folders = (*paths[0].parents, *((dataset / root / "any").parents if root else ()))
-        return readable and all(folder.stat().st_mode & 0o001 for folder in folders)

@@ -6,7 +6,7 @@ A place such as ``/dev/shm`` has a folder ``fastdata-<uid>`` of each user, and i
 SHA-256 of the original's manifest: a dataset that was packed again is copied again.
 
 A copy is used only if it and its parent folders belong to this user or root, and no one else may
-write there (`fastdata.storage.trust`). Others can read it only if they can read the original.
+write there (`fastdata.storage.trust`). No other user can read it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastdata.errors import DatasetError, warn
+from fastdata.errors import warn
 from fastdata.remote.manifests import fetch_manifest
 from fastdata.remote.urls import is_url, join_url, name_of, redact
 from fastdata.storage.files import digest_name, read_file
@@ -29,8 +28,6 @@ from fastdata.storage.paths import folder_variable
 from fastdata.storage.trust import distrust, is_own_file
 
 MARKER_NAME = "staged.json"
-#: Copies that this process made, or has warned of.
-KNOWN: set[str] = set()
 _MOST_SMALL = 1 << 20  # bytes of a marker
 #: The folder of loose files in a copy of a `folder` dataset.
 IMAGES_NAME = "images"
@@ -53,9 +50,9 @@ def find_staged(
     return None if original is None else original.find_copy()
 
 
-def own_folder(place: Path, user: int | None = None) -> Path:
-    """Return the folder of a user's copies in a place; by default of this user's."""
-    return place / f"fastdata-{os.geteuid() if user is None else user}"
+def own_folder(place: Path) -> Path:
+    """Return the folder of this user's copies in a place."""
+    return place / f"fastdata-{os.geteuid()}"
 
 
 def copy_of(name: str, folder: Path) -> Path:
@@ -64,30 +61,17 @@ def copy_of(name: str, folder: Path) -> Path:
     return folder / digest_name(last, hashlib.sha256(os.fsencode(name)).hexdigest())
 
 
-@contextmanager
-def telling_of_copy(folder: Path) -> Iterator[None]:
-    """Extend errors about a staged copy: name the original, and how to remove the copy."""
-    try:
-        yield
-    except DatasetError as error:
-        marker = Marker.read(folder)
-        if marker is None:
-            raise
-        raise type(error)(
-            error.what,
-            f"{error.hint} This is a staged copy of {marker.original}: remove it with fastdata "
-            f"stage {marker.original} --unstage, or stage it again.".lstrip(),
-        ) from None
-
-
-def tell_of_copy(name: object, copy: Path | str) -> None:
-    """Warn once of a copy that is read and that another process made."""
-    if (known := str(copy)) not in KNOWN:
-        KNOWN.add(known)
-        warn(
-            f"{name}: its staged copy {copy} is read, which another process made. "
-            f"fastdata stage {name} --unstage removes it"
+def note_of_copy(folder: Path) -> str:
+    """Return a remedy for damage in a staged copy; "" if the folder is none."""
+    marker = Marker.read(folder)
+    return (
+        ""
+        if marker is None
+        else (
+            f"This is a staged copy of {marker.original}: remove it with fastdata stage "
+            f"{marker.original} --unstage, or stage it again."
         )
+    )
 
 
 class Marker(NamedTuple):
@@ -148,24 +132,23 @@ class Original(NamedTuple):
         """Return a copy as `find_staged` does."""
         if isinstance(self.path, Path) and (self.path / MARKER_NAME).exists():
             return None
-        for copy, damage in self.copies_in(default_place()):
-            if damage is None:
-                return copy
-            if Marker.read(copy) == self.marker:  # else it was removed on purpose just now
-                warn(
-                    f"{copy}: this staged copy is damaged ({damage}) and is not used; stage "
-                    f"{self.name} again"
-                )
+        copy = copy_of(self.name, own_folder(default_place()))
+        if self.is_copied(copy):
+            return copy
+        if self._is_marked(copy) and (damage := self._find_damage(copy)):
+            warn(
+                f"{copy}: this staged copy is damaged ({damage}) and is not used; stage "
+                f"{self.name} again"
+            )
         return None
 
-    def copies_in(self, place: Path) -> Iterator[tuple[Path, str | None]]:
-        """Yield the copies of this state that this user or root made, each with its damage."""
-        users = (os.geteuid(), 0)
-        for user in dict.fromkeys(users):
-            copy = copy_of(self.name, own_folder(place, user))
-            marked = Marker.read(copy) == self.marker and (copy / MANIFEST_NAME).exists()
-            if marked and distrust(copy, users) is None:
-                yield copy, self._find_damage(copy)
+    def is_copied(self, copy: Path) -> bool:
+        """Return whether a folder is a complete copy of this state, as no other user made it."""
+        return self._is_marked(copy) and self._find_damage(copy) is None
+
+    def _is_marked(self, copy: Path) -> bool:
+        marked = Marker.read(copy) == self.marker and (copy / MANIFEST_NAME).exists()
+        return marked and distrust(copy, (os.geteuid(),)) is None
 
     def _find_damage(self, copy: Path) -> str | None:
         """Check a copy's manifest and file sizes; return the problem, or None."""

@@ -7,6 +7,7 @@ normative layout is docs/formats/fields.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,14 @@ import pyarrow as pa
 
 from fastdata._native import crc32c
 from fastdata.errors import CorruptionError, UsageError
-from fastdata.storage.arrow import as_arrow, fixed_items, has_nulls, is_number, item_type
+from fastdata.storage.arrow import (
+    as_arrow,
+    fixed_items,
+    has_nulls,
+    is_number,
+    item_type,
+    list_offsets,
+)
 from fastdata.storage.fields import Field, StoredField
 from fastdata.storage.index import Index
 from fastdata.storage.records import NO_GENERATION, Row, write_extents
@@ -315,3 +323,32 @@ def python_objects(column: pa.Array, field: Field) -> list[Any]:
 def _indices(values: npt.NDArray[np.int64]) -> pa.Array:
     values = np.ascontiguousarray(values, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
+def lists_of(column: Column) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Return the items of a column of lists, (M, …), and their offsets; a null has none.
+
+    Raise UsageError if they are no numbers, or no arrays of one shape.
+    """
+    if isinstance(column, np.ndarray):
+        return column.reshape(-1, *column.shape[2:]), list_offsets(column)
+    return _items(column.flatten()), list_offsets(column)
+
+
+def _items(values: pa.Array) -> npt.NDArray[Any]:
+    """Return lists of one length each as an array; a null number is NaN."""
+    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        inner, offsets = lists_of(values)
+        lengths = np.diff(offsets)
+        length = int(lengths[0]) if len(lengths) else 0
+        if np.any(lengths != length):
+            other = int(lengths[np.argmax(lengths != length)])
+            raise UsageError(
+                f"lists in lists have {length} and {other} numbers",
+                "Leave the field out of a joint transform's sample.",
+            )
+        return inner.reshape(len(lengths), length, *inner.shape[1:])
+    items = as_column(values.fill_null(math.nan) if values.null_count else values)
+    if not isinstance(items, np.ndarray):
+        raise UsageError(f"a target is {values.type}", "Leave the field out of the sample.")
+    return items

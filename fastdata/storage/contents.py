@@ -45,6 +45,11 @@ class DatasetContents:
         return self._indexed.manifest
 
     @property
+    def source(self) -> Source:
+        """Its rows, as the loader reads them."""
+        return self._source
+
+    @property
     def location(self) -> Path | str:
         """The folder that is read, of the staged copy if there is one; or the URL."""
         return self._source.location

@@ -19,6 +19,7 @@ from typing import Any
 from fastdata import _native
 from fastdata._native import crc32c, crc32c_combine
 from fastdata.errors import MORE_FILES, BusyError, SpaceError
+from fastdata.storage.descriptors import read_exactly
 from fastdata.storage.paths import folder_variable
 
 #: Suffix of a file that is being written.
@@ -97,25 +98,6 @@ def read_extent(path: str | os.PathLike[str], offset: int, length: int) -> bytes
     """Return bytes of a regular file, fewer at its end; see `open_descriptor`."""
     with open_file(path) as file:
         return read_exactly(file.fileno(), offset, length)
-
-
-def read_exactly(descriptor: int, offset: int, length: int) -> bytes:
-    """Call ``pread`` until ``length`` bytes are there or the file ends."""
-    data = os.pread(descriptor, length, offset)
-    while len(data) < length:
-        more = os.pread(descriptor, length - len(data), offset + len(data))
-        if not more:
-            break
-        data += more
-    return data
-
-
-def write_exactly(descriptor: int, data: bytes, offset: int) -> None:
-    """Write all bytes by ``pwrite``."""
-    rest = memoryview(data)
-    while rest:
-        count = os.pwrite(descriptor, rest, offset)
-        rest, offset = rest[count:], offset + count
 
 
 def crc32c_range(

@@ -18,7 +18,7 @@ import pyarrow as pa
 from fastdata.errors import UsageError
 from fastdata.storage.arrow import as_numpy, chunks_of, nullable, stored_type
 from fastdata.storage.fields import IMAGE, LABEL, Field
-from fastdata.storage.tables import Decode, TableField, TableView
+from fastdata.storage.table_view import Decode, TableField, TableView
 
 #: Words in the name of a column of images whose pixels are numbers of classes or objects.
 _MASKS = frozenset(
@@ -67,22 +67,6 @@ def is_hub(dataset: Any) -> bool:
     """Return whether an object is a ``datasets.Dataset``."""
     known = dataset_class()
     return known is not None and isinstance(dataset, known)
-
-
-def streamed_files(dataset: Any) -> list[str]:
-    """Return the Parquet files or tars that an ``IterableDataset`` is known to read."""
-    examples = getattr(dataset, "_ex_iterable", None)
-    while (inner := getattr(examples, "ex_iterable", None)) is not None:  # map, shuffle, take, …
-        examples = inner
-    kwargs = getattr(examples, "kwargs", None)
-    if not isinstance(kwargs, Mapping):
-        return []
-    for name, suffix in (("files", ".parquet"), ("tar_paths", ".tar")):
-        files = kwargs.get(name)
-        several = [*files] if isinstance(files, (list, tuple)) else []
-        if several and all(isinstance(file, str) and file.endswith(suffix) for file in several):
-            return several
-    return []
 
 
 def open_hub(dataset: Any, kinds: Mapping[str, str], base: str) -> Hub:

@@ -22,16 +22,15 @@ from fastdata import _native
 from fastdata._native import crc32c
 from fastdata.errors import FastdataError, UsageError, warn
 from fastdata.storage.cache import Cache
+from fastdata.storage.descriptors import read_exactly, write_exactly
 from fastdata.storage.encodings import DEFAULT_STRIDE
 from fastdata.storage.files import (
     cache_folder,
     digest_name,
     file_lock,
     open_descriptor,
-    read_exactly,
     wait_for_lock,
     whole_file,
-    write_exactly,
 )
 from fastdata.storage.records import seed_of
 from fastdata.storage.source import Rows, Source, Stamped
@@ -181,7 +180,7 @@ class Learnt:
                 if self._opened() is None:
                     with whole_file(self.path) as temporary:
                         temporary.unlink(missing_ok=True)  # a killed process of this number left it
-                        with open(temporary, "xb") as file:
+                        with open(temporary, "xb", opener=partial(os.open, mode=0o600)) as file:
                             os.fchmod(file.fileno(), 0o644)  # whatever the umask
                             file.write(self._header)
                             file.truncate(self._heap_at)

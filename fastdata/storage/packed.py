@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,9 +21,10 @@ from fastdata.errors import LEAVE_OUT, CorruptionError, DatasetError, FastdataEr
 from fastdata.once import once
 from fastdata.storage.cache import Cache
 from fastdata.storage.columns import ColumnReader, as_column
+from fastdata.storage.descriptors import read_exactly
 from fastdata.storage.encodings import upright_size
 from fastdata.storage.fields import BLOBS, LABEL
-from fastdata.storage.files import open_file, read_exactly, remedy
+from fastdata.storage.files import open_file, remedy
 from fastdata.storage.index import Index
 from fastdata.storage.learnt import LearningSource, Learnt, learnt_of
 from fastdata.storage.manifest import IN_PLACE, FileEntry, Manifest, generation_in
@@ -70,7 +71,15 @@ def explained(source: Source, error: FastdataError) -> FastdataError:
         with suppress(OSError):  # as where too many files are open
             if source.generation_now() != source.generation:
                 return _packed_again(source, f"{error.what}: ")
+        return noted(error, source.note)
     return error
+
+
+def noted(error: DatasetError, note: str) -> DatasetError:
+    """Return an error whose hint ends with a note."""
+    if not note or note in error.hint:
+        return error
+    return type(error)(error.what, f"{error.hint} {note}".lstrip())
 
 
 def _packed_again(source: Source, what: str) -> CorruptionError:
@@ -130,7 +139,6 @@ class IndexedSource(LearningSource):
         index: The open index.
         files: Its files.
         local: Whether the core can read the files.
-        guard: Context in which the index and the blobs are read; may extend their errors.
     """
 
     hints = Hints(
@@ -146,13 +154,11 @@ class IndexedSource(LearningSource):
         files: BlobFiles,
         *,
         local: bool = True,
-        guard: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.location = location
         self.manifest = manifest = files.manifest
         self.generation = manifest.generation
         self.index, self.files = index, files
-        self._outer_guard = guard
         if manifest.container in IN_PLACE:
             self.hints = self.hints._replace(changed=_IN_PLACE_HINT, missing=_MISSING_IN_PLACE_HINT)
         self._warned = False
@@ -212,11 +218,10 @@ class IndexedSource(LearningSource):
     @contextmanager
     def _guard(self) -> Iterator[None]:
         """Extend errors of reading: another packing may have caused them."""
-        with self._outer_guard():
-            try:
-                yield
-            except DatasetError as error:
-                raise explained(self, error) from None
+        try:
+            yield
+        except DatasetError as error:
+            raise explained(self, error) from None
 
     def problem(self, row: int, detail: str, code: str = "", hint: str = "") -> FastdataError:
         """See `Source.problem`."""
@@ -434,17 +439,12 @@ class PackedSource(IndexedSource):
 
     location: Path
 
-    def __init__(
-        self,
-        path: Path,
-        guard: Callable[[], AbstractContextManager[None]] = nullcontext,
-        manifest: Manifest | None = None,
-    ) -> None:
+    def __init__(self, path: Path, manifest: Manifest | None = None) -> None:
         manifest = manifest or Manifest.load(path)
         root = None if manifest.root is None else path / manifest.root
         index = Index(path / manifest.index.name, manifest.samples, manifest.generation)
         files = BlobFiles(manifest, manifest.places(path, root), root)
-        super().__init__(path, index, files, guard=guard)
+        super().__init__(path, index, files)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _reopen, (self.location, self.generation)

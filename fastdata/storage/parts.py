@@ -5,8 +5,7 @@ The normative layout is docs/formats/parts.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -28,19 +27,13 @@ _HINT = "Put the part back as it was; or index all of it again: fastdata index â
 class PartsSource(JoinedSource):
     """Source of an index of parts; a part is opened when one of its rows is asked for.
 
-    The parts used last are kept; `_native.Files` closes their files where there are many. See
-    `IndexedSource` for ``guard``.
+    The parts used last are kept; `_native.Files` closes their files where there are many.
     """
 
     hints = Hints(_HINT, _HINT)
 
-    def __init__(
-        self,
-        location: Path | str,
-        manifest: PartsManifest,
-        guard: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> None:
-        self.location, self._guard = location, guard
+    def __init__(self, location: Path | str, manifest: PartsManifest) -> None:
+        self.location = location
         self.manifest = manifest
         self.generation = manifest.generation
         files = max(part.files for part in manifest.parts)
@@ -103,7 +96,7 @@ class PartsSource(JoinedSource):
         manifest = Manifest.load(folder)
         if manifest.classes == self.manifest.classes:  # thousands of names, in each part
             manifest = replace(manifest, classes=self.manifest.classes)
-        return PackedSource(folder, self._guard, manifest)
+        return PackedSource(folder, manifest)
 
     def generation_now(self) -> str:
         """See `Source.generation_now`."""
@@ -119,11 +112,9 @@ class PartsSource(JoinedSource):
         """Do nothing: parts keep nothing of an epoch."""
 
 
-def open_local(
-    path: Path, guard: Callable[[], AbstractContextManager[None]] = nullcontext
-) -> PackedSource | PartsSource:
+def open_local(path: Path) -> PackedSource | PartsSource:
     """Open a dataset, or an index of parts, in a folder of this machine."""
     try:
-        return PackedSource(path, guard)
+        return PackedSource(path)
     except PartsError as error:
-        return PartsSource(path, error.manifest, guard)
+        return PartsSource(path, error.manifest)

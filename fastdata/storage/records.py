@@ -18,7 +18,7 @@ from fastdata import _native
 from fastdata._native import crc32c
 from fastdata.errors import DatasetError
 from fastdata.storage.arrow import array, as_numpy
-from fastdata.storage.files import write_exactly
+from fastdata.storage.descriptors import write_exactly
 
 INDEX_NAME = "_index.rows"
 

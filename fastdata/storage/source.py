@@ -260,6 +260,7 @@ class Source(ABC):
         upright: Whether images, but not masks, are turned as their EXIF orientation says. Sizes are
             then of turned images.
         generation: The manifest's; "" without one.
+        note: Ends the hints of errors about its data.
     """
 
     fields: Sequence[Field] = IMAGE_AND_LABEL
@@ -268,6 +269,7 @@ class Source(ABC):
     hints = Hints()
     upright = False
     generation = ""
+    note = ""
 
     # The minimum.
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import accumulate
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,63 +24,8 @@ from fastdata.storage.columns import KEPT_BYTES, as_column, as_objects, joined, 
 from fastdata.storage.field_source import MissingError
 from fastdata.storage.fields import BLOBS, LABEL, Field
 from fastdata.storage.listed import UnindexedSource
-from fastdata.storage.source import Blob, BlobColumn, Column, Gathered, Hints, Rows, Source
-
-#: Makes a Python object of a value.
-Decode: TypeAlias = Callable[[Any], Any]
-_HINTS = Hints(
-    changed="Load the dataset again; remove its cache files before, if that fails, too.",
-    missing="Put the file back, or load the dataset again.",
-)
-
-
-@dataclass(frozen=True)
-class TableField:
-    """Field of the rows of a table.
-
-    Attributes:
-        field: The field.
-        place: Name of a column, and of the fields in its structs.
-        decode: Makes the Python object of a value of a column; None leaves values as stored.
-        type: Type that values of a column are cast to; None leaves them as stored.
-    """
-
-    field: Field
-    place: tuple[str, ...]
-    decode: Decode | None = None
-    type: pa.DataType | None = None
-
-
-@dataclass(frozen=True)
-class TableView:
-    """Rows and fields of an Arrow table.
-
-    Attributes:
-        table: The table.
-        fields: Its fields.
-        numbers: Numbers of its rows in the table, int64, (N,); None: all, in their order.
-        classes: Names of classes.
-        names: Column of the rows' names; None: they are numbered.
-        files: (number of rows, path) of each file that the table is mapped from, in order; a path
-            is "" for memory.
-        name: Name of this content alone, for its seek points.
-        location: See `Source`.
-        base: Folder of relative paths.
-        size: (width, height) of images that are pixels, 3 bytes each; None: they are files.
-        hints: See `Source`.
-    """
-
-    table: pa.Table
-    fields: Sequence[TableField]
-    numbers: Rows | None = None
-    classes: Sequence[str] = ()
-    names: str | None = None
-    files: Sequence[tuple[int, str]] = ()
-    name: str = ""
-    location: Path | str = ""
-    base: str = ""
-    size: tuple[int, int] | None = None
-    hints: Hints = _HINTS
+from fastdata.storage.source import Blob, BlobColumn, Column, Gathered, Rows, Source
+from fastdata.storage.table_view import Decode, TableView
 
 
 class TableSource(UnindexedSource):

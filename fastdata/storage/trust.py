@@ -6,12 +6,10 @@ checked by its path can be opened by its path: no other user can have changed it
 
 from __future__ import annotations
 
-import errno
 import grp
 import os
 import pwd
 import stat
-import struct
 from collections.abc import Collection
 from contextlib import suppress
 from functools import cache
@@ -23,10 +21,10 @@ from fastdata.errors import UsageError
 def distrust(folder: Path, users: Collection[int]) -> str | None:
     """Return why other users may have made or changed a folder; None if they cannot.
 
-    Every folder on the way must belong to one of ``users`` or to root. Its mode and its POSIX ACL
-    must let no other user write, except groups of only these users. Folders above
-    ``folder`` may be sticky instead, as ``/tmp`` is: there, no user can replace another's
-    entries. The default ACL of ``folder`` itself is checked, too: new files get it.
+    Every folder on the way must belong to one of ``users`` or to root, and its mode must let no
+    other user write, except a group of only these users. Folders above ``folder`` may be sticky
+    instead, as ``/tmp`` is: there, no user can replace another's entries. The mode covers a POSIX
+    ACL, whose mask it shows as the group's permissions.
 
     Args:
         folder: Its absolute path, with no link in it (``os.path.realpath``).
@@ -44,60 +42,22 @@ def distrust(folder: Path, users: Collection[int]) -> str | None:
                 return f"{part} belongs to another user (id {state.st_uid})"
             if state.st_mode & stat.S_ISVTX and part != folder:
                 continue
-            entries = _read_acl(part, _ACCESS_ACL) or _entries_of_mode(state.st_mode)
-            if _lets_others_write(entries, state.st_gid, trusted):
+            if _lets_others_write(part, state, trusted):
                 return f"{part} can be written by others than its owner"
-            inherited = _read_acl(part, _DEFAULT_ACL) if part == folder else []
-            if _lets_others_write(inherited, state.st_gid, trusted):
-                return f"{part} has a default ACL, by which others can write new files"
         except OSError as error:
             return f"{part}: {error.strerror}"
     return None
 
 
 _ACCESS_ACL, _DEFAULT_ACL = "system.posix_acl_access", "system.posix_acl_default"
-_ACL_VERSION = 2
-_ACL_ENTRY = struct.Struct("<HHI")  # tag, permissions, id: linux/posix_acl_xattr.h
-_USER, _GROUP_OBJ, _GROUP, _MASK, _OTHER = 0x02, 0x04, 0x08, 0x10, 0x20
-_WRITE = 2
-
-Entries = list[tuple[int, int, int]]
 
 
-def _entries_of_mode(mode: int) -> Entries:
-    return [(_GROUP_OBJ, mode >> 3 & 7, 0), (_OTHER, mode & 7, 0)]
-
-
-def _read_acl(folder: Path, name: str) -> Entries:
-    """Return the entries (tag, permissions, id) of an ACL; OSError: its layout is unknown."""
-    if not hasattr(os, "getxattr"):  # not Linux
-        return []
-    try:
-        data = os.getxattr(folder, name, follow_symlinks=False)
-    except OSError as error:
-        if error.errno in (errno.ENODATA, errno.ENOTSUP):
-            return []
-        raise
-    if data[:4] != _ACL_VERSION.to_bytes(4, "little") or len(data) % _ACL_ENTRY.size != 4:
-        raise OSError(errno.EINVAL, "its ACL has an unknown layout")
-    return list(_ACL_ENTRY.iter_unpack(data[4:]))
-
-
-def _lets_others_write(entries: Entries, group: int, trusted: frozenset[int]) -> bool:
-    """Return whether an ACL lets other users write; ``group`` is the folder's."""
-    mask = next((allowed for tag, allowed, _ in entries if tag == _MASK), _WRITE)
-    for tag, allowed, id_ in entries:
-        if tag == _OTHER and allowed & _WRITE:
-            return True
-        if not allowed & mask & _WRITE:
-            continue
-        if tag == _USER and id_ not in trusted:
-            return True
-        if tag == _GROUP_OBJ and not _is_private(group, trusted):
-            return True
-        if tag == _GROUP and not _is_private(id_, trusted):
-            return True
-    return False
+def _lets_others_write(folder: Path, state: os.stat_result, trusted: frozenset[int]) -> bool:
+    if not state.st_mode & 0o022:
+        return False
+    # With an ACL, the group's permissions may be anybody's.
+    has_acl = hasattr(os, "listxattr") and _ACCESS_ACL in os.listxattr(folder)
+    return bool(state.st_mode & 0o002) or has_acl or not _is_private(state.st_gid, trusted)
 
 
 @cache

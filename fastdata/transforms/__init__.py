@@ -35,18 +35,15 @@ from fastdata.transforms.colours import (
 from fastdata.transforms.containers import Compose, RandomApply, RandomChoice, RandomOrder, Views
 from fastdata.transforms.crops import (
     CenterCrop,
-    CornerCrop,
-    FiveCrop,
     FixedSizeCrop,
     Pad,
     PadToSize,
     RandomCrop,
     RandomHorizontalFlip,
     RandomVerticalFlip,
-    TenCrop,
 )
 from fastdata.transforms.output import Normalize, RandomErasing
-from fastdata.transforms.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
+from fastdata.transforms.policies import AutoAugment, RandAugment, TrivialAugmentWide
 from fastdata.transforms.resizes import (
     RandomResize,
     RandomResizedCrop,
@@ -67,7 +64,6 @@ from fastdata.transforms.targets import (
 from fastdata.transforms.warps import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
-    "AugMix",
     "AutoAugment",
     "BySize",
     "CenterCrop",
@@ -75,8 +71,6 @@ __all__ = [
     "ColorJitter",
     "Compose",
     "ConvertBoundingBoxFormat",
-    "CornerCrop",
-    "FiveCrop",
     "FixedSizeCrop",
     "GaussianBlur",
     "GaussianNoise",
@@ -116,7 +110,6 @@ __all__ = [
     "SanitizeBoundingBoxes",
     "ScaleJitter",
     "Schedule",
-    "TenCrop",
     "Transform",
     "TrivialAugmentWide",
     "Views",

@@ -1,7 +1,6 @@
 """Base of the public transforms: each may be called with one PIL image.
 
-On torch's path Pillow crops and resizes, and the core does the rest. So a call is no oracle for
-the core: tests compare both with the original libraries.
+The core does that, too, so a call is no oracle for it: tests compare with the original libraries.
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ from PIL import Image
 from fastdata import _native
 from fastdata.errors import UsageError
 from fastdata.text import human_size
-from fastdata.transforms import geometry
 from fastdata.transforms.checks import MaskFill
 from fastdata.transforms.forms import Form, in_form
-from fastdata.transforms.geometry import SMALL_HINT, Cuts, render, rendered
+from fastdata.transforms.geometry import SMALL_HINT, too_small
 from fastdata.transforms.identity import is_ours
 from fastdata.transforms.joint import Joint
-from fastdata.transforms.outcomes import Declined, Libraries, Output
+from fastdata.transforms.outcomes import Declined, Libraries
 from fastdata.transforms.reading import (
     Fills,
     Fixed,
@@ -69,13 +67,7 @@ class ByChance(Transform):
 
     #: The core's operation, if it is one without values.
     operation: ClassVar[str] = ""
-    #: The augmentation in words.
-    doing: Any = ""
     p: Any
-
-    @property
-    def words(self) -> str:
-        return f"{self.doing} with p {self.p:g}"
 
     def emit(self, tree: Builder) -> None:
         with tree.maybe(self.p):
@@ -119,14 +111,8 @@ class Sized(Transform):
     size: Any
 
     @property
-    def dimensions(self) -> str:
-        """The size in words: height x width, or one number."""
-        size = self.size
-        return human_size(size[1], size[0]) if isinstance(size, tuple) else str(size)
-
-    @property
     def title(self) -> str:
-        return f"{type(self).__name__}({self.dimensions})"
+        return self.words
 
     @property
     def target(self) -> tuple[int, int]:
@@ -141,11 +127,6 @@ class Sized(Transform):
 
     def size_after(self, size: Fixed) -> Fixed:
         return self.target
-
-
-def range_words(values: Any) -> str:
-    """Describe a range: its ends, or the one number that they are."""
-    return f"{values[0]:g}" if values[0] == values[1] else f"{values[0]:g} to {values[1]:g}"
 
 
 def read(
@@ -165,49 +146,20 @@ def read(
     """
     items = list(flat(transform, True, libraries))
     own = isinstance(transform, Step)
-    pil = Reading(libraries, joint, fixed=size)
-    begun = {True: replace(pil, kind="own"), False: pil}
-    if joint is not None:  # which several views do not have
-        return [begun[own].after(items)], [], None
+    begun = Reading(libraries, joint, "own" if own else "pil", size)
     at = next((n for n, (one, _) in enumerate(items) if views_of(one, libraries) is not None), None)
-    makes = None if at is None else views_of(items[at][0], libraries)
+    makes = None if at is None or joint is not None else views_of(items[at][0], libraries)
     if at is None or makes is None:
-        return [begun[own].after(items)], [], None
-    before = begun[own].after(items[:at])
+        return [begun.after(items)], [], None
+    before = begun.after(items[:at])
     shared = (*before.steps, *before.pixels, *before.erasures)
-    if makes.crops and any(step.is_random for step in shared):
-        return [begun[own].after(items)], [], None
-    # Crops of torchvision's are still in the form that it was given: a PIL image, or a tensor.
-    ours = True if makes is items[at][0] else None
-    form: Form = makes.form
-    if makes.crops:
-        pipelines: list[list[Any]] = [
-            [(step, ours) for step in steps] for steps in makes.transforms
-        ]
-        kept = [own or makes is transform] * len(pipelines)
-        form = makes.form if ours else tuple(range(len(pipelines)))
-    else:
-        pipelines = [list(flat(view, True, libraries)) for view in makes.transforms]
-        alone = makes is transform and is_ours(transform)
-        kept = [isinstance(view, Step) if alone else own for view in makes.transforms]
-
-    def readings(pipelines: list[list[Any]], kept: list[bool]) -> list[Reading]:
-        return [
-            replace(begun[own], shared=shared).after([*items[:at], *pipeline])
-            for pipeline, own in zip(pipelines, kept, strict=True)
-        ]
-
-    views = readings(pipelines, kept)
-    tail = list(calls_of(items[at + 1 :]))
-    while tail and (followed := libraries.follow(tail[0], form)) is not None:
-        made, after = followed
-        longer = [[*pipelines[n], *flat(steps, False, libraries)] for n, steps in made]
-        whose = [kept[number] for number, _ in made]
-        longer_views = readings(longer, whose)
-        if any(view.tail for view in longer_views):
-            break
-        views, pipelines, kept, form, tail = longer_views, longer, whose, after, tail[1:]
-    return views, tail, form
+    alone = makes is transform and is_ours(transform)
+    views = []
+    for view in makes.transforms:
+        kind = "own" if (isinstance(view, Step) if alone else own) else "pil"
+        items_of_view = [*items[:at], *flat(view, True, libraries)]
+        views.append(replace(begun, kind=kind, shared=shared).after(items_of_view))
+    return views, list(calls_of(items[at + 1 :])), makes.form
 
 
 def misplaced(views: Sequence[Reading], tail: Sequence[Any]) -> str:
@@ -261,54 +213,34 @@ def call(
 def _view(view: Reading, image: Image.Image) -> Any:
     import torch
 
-    program = (*view.pixels, *view.erasures)
+    steps, pixels = view.steps, (*view.pixels, *view.erasures)
     seed = 0
-    if any(step.is_random for step in (*view.steps, *program)):
+    if any(step.is_random for step in (*steps, *pixels)):
         seed = int(torch.randint(-(2**63), 2**63 - 1, (), device="cpu"))
-    keys = np.array([seed], np.int64).view(np.uint64)
-    cuts = geometry.draw(tuple(view.steps), [image.width], [image.height], keys)
-    if small := geometry.too_small(view.steps, cuts):
+    program, output = native_program(pixels, leading=steps), view.output()
+    cuts = program.cuts([image.width], [image.height], np.array([seed]).view(np.uint64))
+    if small := too_small(steps, cuts):
         raise UsageError(f"The image has {small[0]}.", SMALL_HINT)
-    found: npt.NDArray[Any] = render(image, cuts[0], view.fills[0] if view.fills else (0, 0, 0))
-    output = view.output()
-    if program:
-        found = _augment(found, native_program(program), rendered(cuts), output)
-    result: Any = torch.from_numpy(found).permute(2, 0, 1).contiguous()
-    if output.dtype != "uint8":
-        if not program:
-            result = result.to(torch.float32).div_(255)
-            if output.mean is not None and output.std is not None:
-                result = result.sub_(torch.tensor(output.mean, device="cpu").view(-1, 1, 1))
-                result = result.div_(torch.tensor(output.std, device="cpu").view(-1, 1, 1))
-        result = result.to(getattr(torch, output.dtype))
-    for function in view.tail_calls():
-        result = function(result)
-    return result
-
-
-def _augment(
-    image: npt.NDArray[np.uint8],
-    program: _native.StepProgram,
-    cuts: Cuts,
-    output: Output,
-) -> npt.NDArray[Any]:
-    """Run a pixel program on one image (height, width, 3); return uint8 or float32."""
-    height, width = image.shape[:2]
-    try:
-        *_, new_width, new_height = program.draw(int(cuts["key"][0]), width, height)
-    except ValueError as error:
-        raise UsageError(
-            f"The image is {human_size(width, height)}: {error}.", SMALL_HINT
-        ) from None
+    width, height = np.maximum(program.sizes(cuts), 1)[0].tolist()
     dtype = "uint8" if output.dtype == "uint8" else "float32"
-    out: npt.NDArray[Any] = np.empty((1, new_height, new_width, output.channels), dtype)
-    view = _native.Rendering(
-        out, dtype=dtype, mean=output.mean, std=output.std, cuts=cuts, program=program
+    out: npt.NDArray[Any] = np.empty((1, height, width, output.channels), dtype)
+    rendering = _native.Rendering(
+        out,
+        dtype=dtype,
+        mean=output.mean,
+        std=output.std,
+        cuts=cuts,
+        program=program,
+        fill=view.fills[0] if view.fills else (0, 0, 0),
     )
-    job = _native.DecodeJob([image], [view])
+    job = _native.DecodeJob([np.asarray(image.convert("RGB"))], [rendering])
     job.run()
     if failures := job.failures():
         _, code, detail, _ = failures[0]
-        raise UsageError(f"The image cannot be augmented: {detail} ({code}).", "Resize it before.")
-    result: npt.NDArray[Any] = out[0]
+        size = human_size(image.width, image.height)
+        raise UsageError(f"The image is {size}: {detail} ({code}).", SMALL_HINT)
+    result: Any = torch.from_numpy(out[0]).permute(2, 0, 1).contiguous()
+    result = result.to(getattr(torch, output.dtype))
+    for function in view.tail_calls():
+        result = function(result)
     return result

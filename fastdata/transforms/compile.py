@@ -15,16 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FunctionType
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import Any
 
 from fastdata.errors import UsageError
-from fastdata.plan.draws import sample_keys
-from fastdata.text import human_size
 from fastdata.transforms import (
     functions,
-    geometry,
     lightly,
     open_clip,
     timm,
@@ -33,8 +28,9 @@ from fastdata.transforms import (
 )
 from fastdata.transforms.base import misplaced, read
 from fastdata.transforms.checks import require_objects
-from fastdata.transforms.forms import Form, Stack
+from fastdata.transforms.forms import Form
 from fastdata.transforms.identity import (
+    PACKAGES,
     composed,
     derived,
     fresh_look,
@@ -42,6 +38,7 @@ from fastdata.transforms.identity import (
     name_in,
     offers,
     override,
+    pillow_changed,
 )
 from fastdata.transforms.joint import Joint
 from fastdata.transforms.outcomes import (
@@ -55,7 +52,6 @@ from fastdata.transforms.outcomes import (
     Unknown,
     as_tuple,
 )
-from fastdata.transforms.output import Normalize
 from fastdata.transforms.reading import (
     RETURNED,
     Holder,
@@ -69,10 +65,6 @@ from fastdata.transforms.reading import (
 )
 from fastdata.transforms.recipe import Program, Recipe
 from fastdata.transforms.schedule import Varying
-from fastdata.transforms.scripts import imports_of, line_for
-
-#: Returns widths and heights of some images, int32, (N,); () if none are known.
-GetSizes: TypeAlias = "Callable[[], tuple[Any, Any] | tuple[()]]"
 
 #: Translators of images alone; only torchvision's transforms take targets, too.
 _OF_IMAGES: tuple[Translator, ...] = (
@@ -83,11 +75,9 @@ _ALBUMENTATIONS = Declined(
     "it takes arrays by name, and a dataset hands over an image",
     "call it in a function, as lambda image: transform(image=numpy.array(image))['image']",
 )
+_AFTER_VIEWS = Declined("it is called with all views")
 #: Packages whose classes users cannot extend by a method.
-_PACKAGES = {
-    *("PIL", "albumentations", "builtins", "fastdata", "functools", "lightly", "numpy"),
-    *("open_clip", "timm", "torch", "torchvision", "transformers"),
-}
+_PACKAGES = {"albumentations", "fastdata", *PACKAGES}
 
 
 @dataclass(frozen=True)
@@ -112,7 +102,7 @@ class _AllLibraries(Libraries):
         return None
 
     def views(self, transform: Any) -> Several | None:
-        return torchvision.views(transform) or lightly.views(transform)
+        return lightly.views(transform)
 
     def translate(self, transform: Any, kind: str, dtype: str) -> Translation:
         if reason := override(transform):
@@ -128,21 +118,6 @@ class _AllLibraries(Libraries):
 
     def _of_images(self, transform: Any, kind: str, dtype: str) -> Translation | None:
         return None if self.joint else _first(_OF_IMAGES, transform, kind, dtype)
-
-    def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
-        if isinstance(form, Stack) and isinstance(
-            self.translate(transform, "tensor", "float32"), Normalize
-        ):
-            numbers = {number for number in form.images if isinstance(number, int)}
-            return [(number, [transform]) for number in sorted(numbers)], form
-        return functions.follow(transform, form)
-
-    def knows(self, transform: Any) -> bool:
-        """Return whether fastdata can translate a transform of this type."""
-        translation = self._of_images(transform, "pil", "uint8")
-        if translation is not None and getattr(translation, "known", True):
-            return True
-        return offers(transform) or torchvision.is_known(transform)
 
 
 def _first(
@@ -169,11 +144,35 @@ def read_pipeline(
     return read(transform, size, _LIBRARIES[joint is not None], joint)
 
 
-def compile_recipe(
+def compile_for_images(
     transform: Any,
-    size: tuple[int, int] | None = None,
     joint: Joint | None = None,
-    sizes: GetSizes | None = None,
+    image_size: Callable[[], tuple[int, int] | None] = lambda: None,
+) -> Recipe | Refusal:
+    """Compile a pipeline for images of any size, else for their one size; or say why it cannot be.
+
+    ``image_size`` returns (width, height) of every image; None: they may differ.
+    """
+    if transform is not None and (reason := pillow_changed()):
+        return Refusal(f"{reason}. Undo that.")
+    recipe = compile_recipe(transform, joint=joint)
+    size = image_size() if isinstance(recipe, Refusal) else None
+    if not isinstance(recipe, Refusal) or size is None or min(size) == 0:
+        return recipe
+    sized = compile_recipe(transform, size, joint)
+    if isinstance(sized, Refusal):
+        return sized
+    # Where all of it is a tail, torch's loader may as well do it.
+    if any(not sized.unknown or one.steps or one.pixels for one in sized.programs):
+        return sized
+    first = sized.unknown[0]
+    return recipe._replace(
+        reason=f"the core does not do {first.name} ({first.reason}). {first.hint}"
+    )
+
+
+def compile_recipe(
+    transform: Any, size: tuple[int, int] | None = None, joint: Joint | None = None
 ) -> Recipe | Refusal:
     """Compile a pipeline, or say why it cannot be compiled.
 
@@ -186,45 +185,46 @@ def compile_recipe(
             Schedule or BySize, for its present transform; or None.
         size: (width, height) of every image, None: they may differ.
         joint: Form of a sample with targets, which the transform is called with.
-        sizes: Returns the sizes of some images, for advice.
     """
     if transform is None:
-        differ, crops = _advised((), "", sizes)
-        why = "to make tensors of images" if size else f"and the images {differ} batch"
-        return Refusal(f"There is no transform, {why}: give {crops}.")
+        if size is not None:
+            crop = f"fastdata.transforms.CenterCrop({size[::-1]}), which leaves them as they are"
+            return Refusal(f"There is no transform, to make tensors of images: give {crop}.")
+        return Refusal(
+            "There is no transform, and the images may have different sizes and cannot make a "
+            f"batch: give {_CROPS}."
+        )
     if isinstance(transform, Varying):
         transform = transform.current
     require_objects("the transform", transform)
     with fresh_look():
         views, tail, form = read_pipeline(transform, size, joint)
-        if (refusal := _impossible(transform, views, tail, sizes)) is not None:
+        if (refusal := _impossible(transform, views, tail)) is not None:
             return refusal
         unsized = next((at for at, view in enumerate(views) if view.fixed is None), None)
         if unsized is not None:
             where = f"View {unsized}: " if form is not None else ""
             view = views[unsized]
-            refusal = Refusal(where + _refusal(view, sizes), unknown_steps(view))
+            refusal = Refusal(where + _refusal(view), unknown_steps(view))
             if tail or any(view.tail for view in views):
                 return refusal
         recipe = _recipe(views, tail, form)
         return recipe if refusal is None else refusal._replace(unequal=recipe)
 
 
-def _impossible(
-    transform: Any, views: list[Reading], tail: Sequence[Any], sizes: GetSizes | None
-) -> Refusal | None:
+def _impossible(transform: Any, views: list[Reading], tail: Sequence[Any]) -> Refusal | None:
     """Return the refusal of a pipeline that fails, or whose steps are in wrong places."""
     if reason := misplaced(views, tail):
         first = next((view for view in views if view.misplaced is not None), None)
         if first is not None and first.fixed is None and first.misplaced is not first.tail[0]:
-            reason = _refusal(first, sizes)
+            reason = _refusal(first)
         # Ours ask the same when they are called; torchvision's Compose calls them one by one, which
         # works with an image alone.
         fails = is_ours(transform) or any(view.fails for view in views)
         fails = fails or any(view.joint and is_ours(view.misplaced) for view in views)
         return Refusal(reason, unknown_steps(views[0]), impossible=fails)
     if failing := next((view for view in views if view.fails), None):
-        return Refusal(_refusal(failing, sizes), unknown_steps(failing), impossible=True)
+        return Refusal(_refusal(failing), unknown_steps(failing), impossible=True)
     return None
 
 
@@ -238,7 +238,7 @@ def _recipe(views: list[Reading], tail: Sequence[Any], form: Form | None) -> Rec
         whole = replace(view.joint, as_image=view.kind == "image")
         return Recipe(programs, view.tail, unknown_steps(view), joint=whole)
     unknown = [one for view in views for one in unknown_steps(view)]
-    unknown += map(_unknown, tail)
+    unknown += [_unknown(call, _AFTER_VIEWS) for call in tail[:1]]
     calls = tuple(view.tail_calls() for view in views) if any(v.tail for v in views) else ()
     return Recipe(programs, tuple(tail), tuple(dict.fromkeys(unknown)), form, calls)
 
@@ -299,39 +299,11 @@ def _moves(transform: Any) -> bool | None:
 # --- advice ------------------------------------------------------------------------------------
 
 
-#: Widths and heights of photographs, in the place of unknown ones.
-_PHOTOGRAPHS = (np.array([500, 375], np.int32), np.array([375, 500], np.int32))
-#: Usual sizes of crops, and of images before them.
-_CROP, _RESIZE = 224, 256
+#: Steps of `fastdata.transforms` that bring images to one size.
+_CROPS = "Resize(256) and CenterCrop(224), or a CenterCrop of the size that all of them have"
 
 
-def _advised(steps: Sequence[Any], after: str, sizes: GetSizes | None) -> tuple[str, str]:
-    """Say how images differ after some steps, and which crops suit them."""
-    known = sizes() if sizes is not None else ()
-    widths, heights = known or _PHOTOGRAPHS
-    cuts = geometry.draw(tuple(steps), widths, heights, sample_keys(0, np.arange(len(widths)), 0))
-    canvas = cuts["canvas"][cuts["too_small"] == 0]
-    if not len(canvas):
-        canvas = np.array([[_CROP, _CROP]])
-    width, height = canvas[0].tolist()
-    other = canvas[(canvas != canvas[0]).any(1)]
-    differ = f"may have different sizes{after} and cannot make a"
-    if known and not len(other):
-        crop = height if height == width else (height, width)
-        same = f"which leaves images of {human_size(width, height)} as they are"
-        return differ, f"fastdata.transforms.CenterCrop({crop}), {same}"
-    if known:
-        both = f"{human_size(width, height)} and {human_size(*other[0].tolist())}"
-        differ = f"have different sizes{after}, such as {both}, and cannot make a"
-    shorter = canvas.min(1)
-    side = int(np.median(shorter))
-    if after and (shorter == side).all():
-        return differ, f"fastdata.transforms.CenterCrop({side})"
-    resize, side = (side, side) if side < _RESIZE else (_RESIZE, _CROP)
-    return differ, f"fastdata.transforms.Resize({resize}) and CenterCrop({side})"
-
-
-def _refusal(view: Reading, sizes: GetSizes | None = None) -> str:
+def _refusal(view: Reading) -> str:
     """Say why there is no recipe for a view."""
     if not view.tail or not (view.fails or view.fixed is None):
         after = f" after {view.last}" if view.last else ""
@@ -339,15 +311,17 @@ def _refusal(view: Reading, sizes: GetSizes | None = None) -> str:
         lists = (
             "give a collate_fn, such as fastdata.collate.collate_padded(32); or " if targets else ""
         )
-        differ, crops = _advised(view.steps, after, sizes)
-        return f"The images {differ} batch: {lists}add {crops}, or use a Resize to (height, width)."
+        return (
+            f"The images may have different sizes{after} and cannot make a batch: {lists}add "
+            f"{_CROPS}, or use a Resize to (height, width)."
+        )
     first, why = view.tail[0], view.why
     name = title_of(first)
     if view.fails:
         return f"{name} cannot be done here: {why}."
     words = f"{name} comes before the images have one size: {why}."
     unknown = first if why is None or why.culprit is None else why.culprit
-    hint = _hint(unknown) or own_hint(unknown)
+    hint = own_hint(unknown)
     # A resize of torchvision's would do it, if it were written so.
     resizes = type(first).__module__.startswith("torchvision.")
     if not hint and not (resizes and why is not None and why.advice):
@@ -356,29 +330,23 @@ def _refusal(view: Reading, sizes: GetSizes | None = None) -> str:
 
 
 def unknown_steps(view: Reading) -> tuple[Unknown, ...]:
-    """Return the steps that the core cannot do: the first of the tail, and unknown ones."""
-    tensors = view.kind in TENSORS
-    steps, joint = len(view.tail) * tensors, view.joint is not None
-    first = [_unknown(call, view.why, steps, joint) for call in view.tail[:1]]
-    rest = [call for call in view.tail[1:] if not _LIBRARIES[joint].knows(call)]
-    return (*first, *(_unknown(call, joint=joint) for call in rest))
+    """Return the first step that the core cannot do; () if it can do all."""
+    if not view.tail or view.why is None:
+        return ()
+    last = len(view.tail) if view.kind in TENSORS else 0
+    return (_unknown(view.tail[0], view.why, last, view.joint is not None),)
 
 
-def _unknown(
-    transform: Any, why: Declined | None = None, last: int = 0, joint: bool = False
-) -> Unknown:
-    """Describe a step that the core cannot do, and why; without a reason, find one.
+def _unknown(transform: Any, why: Declined, last: int = 0, joint: bool = False) -> Unknown:
+    """Describe a step that the core cannot do, and why.
 
     Where it gets a tensor, ``last`` steps at the pipeline's end begin with it. A ``joint`` one
     takes samples with targets.
     """
-    if why is None:
-        translation = _LIBRARIES[False].translate(transform, "pil", "uint8")
-        why = NOT_KNOWN if getattr(translation, "known", True) else translation
     advice = f"{why.advice[:1].upper()}{why.advice[1:]}." if why.advice else ""
     name = title_of(transform)
     unknown = transform if why.culprit is None else why.culprit
-    if hint := _hint(unknown) or advice:
+    if hint := advice or ("Undo that." if override(unknown) else ""):
         return Unknown(name, str(why), hint)
     which = f"your {name}"
     if last > 1:
@@ -404,20 +372,10 @@ def _unknown(
     return Unknown(name, str(why), hint)
 
 
-def _hint(transform: Any) -> str:
-    """Return the line of code that makes a published script's class native; "" for any other."""
-    if override(transform):
-        return "Undo that."
-    name = _own_name(transform)
-    line = line_for(transform) if name else ""
-    if not line:
-        return ""
-    method = f"def __fastdata__(self): return {line}"
-    return f"Add this method to {name}: {method}  # if the class does the same; {imports_of(line)}"
-
-
 def own_hint(transform: Any) -> str:
     """Say how to make a script's transform native; "" for a library's."""
+    if override(transform):
+        return "Undo that."
     if offers(transform):
         return ""
     end = "takes no arguments and returns the transform of fastdata.transforms that does the same"
@@ -427,15 +385,9 @@ def own_hint(transform: Any) -> str:
     calls = inspect.isroutine(transform) or isinstance(transform, partial)
     if calls or name_in(transform, *functions.MODULES) == "Lambda":
         return f"Put a function f in its place that has f.__fastdata__, which {end}."
-    name = _own_name(transform)
-    return f"Add a method __fastdata__ to {name}, which {end}." if name else ""
-
-
-def _own_name(transform: Any) -> str:
-    """Return the name of a script's class without ``__fastdata__``, with its module; else ""."""
     kind = type(transform)
-    known = _is_librarys(kind) or offers(transform)
-    return "" if known else f"{kind.__module__}.{kind.__qualname__}"
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return "" if _is_librarys(kind) else f"Add a method __fastdata__ to {name}, which {end}."
 
 
 def _is_librarys(thing: Any) -> bool:

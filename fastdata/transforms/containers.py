@@ -18,8 +18,8 @@ from fastdata.transforms.base import Transform, call
 from fastdata.transforms.checks import Transforms
 from fastdata.transforms.compile import read_pipeline
 from fastdata.transforms.forms import in_form
-from fastdata.transforms.nodes import Apply, Arranged, ChosenStep, ShuffledSteps
-from fastdata.transforms.reading import Chain
+from fastdata.transforms.nodes import Apply, ChosenStep, ShuffledSteps
+from fastdata.transforms.reading import Chain, Several
 
 
 class _Container(Transform):
@@ -73,7 +73,7 @@ class RandomOrder(ShuffledSteps, _Container):
 
 
 @dataclass(frozen=True, init=False)
-class Views(Arranged, Transform):
+class Views(Several, Transform):
     """Several views of each image, of any sizes: a list of tensors, or a dict of lists.
 
     ::

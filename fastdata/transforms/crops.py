@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 from fastdata.transforms import checks
-from fastdata.transforms.base import ByChance, Filling, Sized, Transform
+from fastdata.transforms.base import ByChance, Filling, Sized
 from fastdata.transforms.checks import Fill, Padding, PaddingMode, Probability, Size
 from fastdata.transforms.outcomes import Declined
-from fastdata.transforms.reading import Fixed, Reading, Several, Step
+from fastdata.transforms.reading import Fixed, Reading, Step
 from fastdata.transforms.tree import Builder, Values
 
 _ZEROS = ((0, 0, 0), "constant")
@@ -21,8 +21,6 @@ class _Cropping(Sized):
 
     is_geometry = True
     any_floats = True
-    #: How a message names the crop that an image is too small for.
-    whose: ClassVar[str] = ""
     fill: Any = (0, 0, 0)
     padding_mode: Any = "constant"
 
@@ -48,7 +46,7 @@ class _Cropping(Sized):
 
     @property
     def size_reason(self) -> str:
-        return f"less than {self.whose} {self.dimensions}"
+        return f"less than {self.title}"
 
     def too_small(self, size: tuple[int, int]) -> str:
         too_large = not self.pads and self.exceeds(size)
@@ -89,10 +87,6 @@ class CenterCrop(Filling, _Cropping):
 
     floored: ClassVar[bool] = False
 
-    @property
-    def words(self) -> str:
-        return f"centre crop of {self.dimensions}"
-
     def emit(self, tree: Builder) -> None:
         padding = tree.padding_of(self)
         tree.add("centre_crop", **self.sides, floored=self.floored, **padding)
@@ -103,35 +97,6 @@ class FlooredCenterCrop(CenterCrop):
     """A CenterCrop that lies half a pixel up or left where torchvision's is rounded to even."""
 
     floored = True
-
-
-@dataclass(frozen=True)
-class CornerCrop(_Cropping):
-    """Crop one corner of an image, which must be no smaller.
-
-    Attributes:
-        size: An int for a square, or (height, width).
-        right: The right corner, else the left one.
-        bottom: The lower corner, else the upper one.
-    """
-
-    whose = "a corner's"
-
-    size: Size
-    right: bool = False
-    bottom: bool = False
-
-    @property
-    def words(self) -> str:
-        row, column = "lower" if self.bottom else "upper", "right" if self.right else "left"
-        return f"{row} {column} {self.dimensions}"
-
-    @property
-    def pads(self) -> bool:
-        return False
-
-    def emit(self, tree: Builder) -> None:
-        tree.add("corner_crop", **self.sides, right=self.right, bottom=self.bottom)
 
 
 def _padding_or_none(who: str, name: str, given: Any) -> tuple[int, ...]:
@@ -162,18 +127,11 @@ class RandomCrop(Filling, _Cropping):
         mask_fill: Value of the padding of masks, 0 to 65535; None: as ``fill``.
     """
 
-    whose = "RandomCrop's"
-
     size: Size
     padding: Annotated[int | Sequence[int] | None, _padding_or_none] = None
     pad_if_needed: checks.Switch = False
     fill: Fill = 0
     padding_mode: PaddingMode = "constant"
-
-    @property
-    def words(self) -> str:
-        padded = ", padded" if self.pads or self.pads_all else ""
-        return f"random crop of {self.dimensions}{padded}"
 
     @property
     def pads(self) -> bool:
@@ -229,7 +187,7 @@ class _Flip(ByChance):
 class RandomHorizontalFlip(_Flip):
     """Mirror left to right, with probability p."""
 
-    operation, doing = "flip_horizontal", "flip"
+    operation = "flip_horizontal"
 
     p: Probability = 0.5
 
@@ -238,7 +196,7 @@ class RandomHorizontalFlip(_Flip):
 class RandomVerticalFlip(_Flip):
     """Mirror top to bottom, with probability p."""
 
-    operation, doing = "flip_vertical", "flip vertically"
+    operation = "flip_vertical"
 
     p: Probability = 0.5
 
@@ -260,10 +218,6 @@ class Pad(Filling):
     padding: Padding
     fill: Fill = 0
     padding_mode: PaddingMode = "constant"
-
-    @property
-    def words(self) -> str:
-        return f"pad by {', '.join(map(str, self.padding))} ({self.padding_mode})"  # type: ignore[arg-type]
 
     def declines(self, reading: Reading) -> Declined | None:
         return _leaves_places(self, reading) or super().declines(reading)
@@ -322,10 +276,6 @@ class PadToSize(_ToSize):
 
     kind: ClassVar[str] = "pad_to"
 
-    @property
-    def words(self) -> str:
-        return f"pad to {self.dimensions}"
-
     def size_after(self, size: Fixed) -> Fixed:
         return size and (max(size[0], self.target[0]), max(size[1], self.target[1]))
 
@@ -345,51 +295,6 @@ class FixedSizeCrop(_ToSize):
 
     kind: ClassVar[str] = "fixed_size_crop"
 
-    @property
-    def words(self) -> str:
-        return f"random crop of {self.dimensions}, padded"
-
     def cut(self, reading: Reading) -> Reading | None:
         after = super().cut(reading)
         return after and replace(after, cropped=True)
-
-
-@dataclass(frozen=True)
-class FiveCrop(Several, Transform):
-    """Views of each image's corners and middle: upper left, upper right, lower left, lower right.
-
-    As :class:`Views`, it makes a list.
-
-    Attributes:
-        size: An int for a square, or (height, width); images must be no smaller.
-    """
-
-    crops = True
-
-    size: Size
-
-    @property
-    def transforms(self) -> tuple[tuple[Step, ...], ...]:  # type: ignore[override]
-        corners = [(False, False), (True, False), (False, True), (True, True)]
-        return (*((CornerCrop(self.size, *one),) for one in corners), (CenterCrop(self.size),))
-
-    @property
-    def form(self) -> list[Any]:  # type: ignore[override]
-        return list(range(len(self.transforms)))
-
-
-@dataclass(frozen=True)
-class TenCrop(FiveCrop):
-    """The views of :class:`FiveCrop`, and the same views of the mirrored image.
-
-    Attributes:
-        vertical_flip: Mirror top to bottom, rather than left to right.
-    """
-
-    vertical_flip: bool = False
-
-    @property
-    def transforms(self) -> tuple[tuple[Step, ...], ...]:  # type: ignore[override]
-        flip = RandomVerticalFlip(1.0) if self.vertical_flip else RandomHorizontalFlip(1.0)
-        five = super().transforms
-        return (*five, *((flip, *steps) for steps in five))

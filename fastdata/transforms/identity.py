@@ -4,11 +4,8 @@ A class is a library's if the library's module has it under its name, and if the
 define it, and those of the modules that it uses, were made in a library's module. An object of the
 class is the library's if it has no hooks, and no attribute that hides one of the class.
 
-The first check remembers the object that each name is bound to, and later ones compare: one before
-each pass. A change in a module counts for all transforms that use the module.
-
-The first check misses changes that need no function of another package: a constant that was
-replaced, the code or defaults of a function, or one function of a module in the place of another.
+Changes that need no function of another package are not seen: a constant that was replaced, the
+code or defaults of a function, or one function of a library in the place of another.
 """
 
 from __future__ import annotations
@@ -16,11 +13,11 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from inspect import getattr_static, isroutine
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from PIL import Image
 
@@ -41,9 +38,9 @@ _CODE = (
     *("transformers.image_transforms", "transformers.models"),
 )
 #: Packages whose functions a library may use.
-_PACKAGES = {"PIL", "lightly", "numpy", "open_clip", "timm", "torch", "torchvision", "transformers"}
-_PACKAGES |= {"accimage", "huggingface_hub", "typing_extensions", *sys.stdlib_module_names}
-_PACKAGES -= {"__main__", "unittest"}
+PACKAGES = {"PIL", "lightly", "numpy", "open_clip", "timm", "torch", "torchvision", "transformers"}
+PACKAGES |= {"accimage", "huggingface_hub", "typing_extensions", *sys.stdlib_module_names}
+PACKAGES -= {"__main__", "unittest"}
 
 _SAMPLES = ("__getattr__", "__getattribute__", "__getitem__", "__getitems__", "__len__")
 #: The names that matter of modules and classes whose other names are replaced without harm.
@@ -65,29 +62,16 @@ _ONLY: dict[str, tuple[str, ...]] = {
         *("_wrapped_call_impl", "forward"),
     ),
 }
-#: Names that do not decide what is done to an image.
-_IGNORED = frozenset(
-    {
-        *("__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__"),
-        *("__annotations_cache__", "__builtins__", "__dict__", "__doc__", "__firstlineno__"),
-        *("__module__", "__orig_bases__", "__package__", "__parameters__", "__repr__"),
-        *("__slotnames__", "__static_attributes__", "__str__", "__warningregistry__"),
-        *("__weakref__", "_abc_impl", "extra_repr"),
-        "_TORCHFUNCTION_SUBCLASS",  # torchvision.tv_tensors.set_return_type sets it
-    }
-)
-#: Beginnings of names that torch.compile adds to modules whose functions it compiles.
-_COMPILED = ("__builtins_dict__", "__compiled_fn_", "__import_", "__resume_at_")
+#: Names of functions that do not decide what is done to an image.
+_IGNORED = ("__repr__", "__str__", "extra_repr")
+#: Beginnings of names that Python, or torch.compile, adds to modules.
+_ADDED = ("__builtins", "__compiled_fn_", "__import_", "__resume_at_")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 #: Methods that decide what an object of a script, or of a class of torchvision's, does.
 _CALLED = frozenset(
     ("__call__", "_get_params", "_transform", "forward", "get_params", "make_params")
 )
-_MISSING = object()
 _CACHED = type(functools.lru_cache(len))
-
-_State: TypeAlias = "tuple[Any, dict[Any, _State]]"
-_SEEN: dict[Any, dict[str, _State]] = {}
 #: Results of functions for classes and modules, since the last `fresh_look` began.
 _RESULTS: dict[tuple[Any, Any], Any] = {}
 _NESTED = threading.local()
@@ -175,18 +159,12 @@ def overridden(thing: Any, kind: type[Any]) -> str:
 
 def derived(thing: Any) -> str:
     """Say in a clause which class of a library a script's class derives from; "" for none."""
-    kinds = type(thing).__mro__
-    at = next((at for at, kind in enumerate(kinds) if is_code(kind.__module__)), 0)
-    if not at or kinds[at].__module__ == "torch.nn.modules.module":
+    bases = (kind for kind in type(thing).__mro__[1:] if is_code(kind.__module__))
+    base = next(bases, type(None))
+    known = is_code(type(thing).__module__) or not is_code(base.__module__)
+    if known or base.__module__ == "torch.nn.modules.module":
         return ""
-    own = ((name, one) for kind in kinds[:at] for name, one in vars(kind).items())
-    methods = (FunctionType, classmethod, property, staticmethod)
-    overriding = (
-        name for name, one in own if isinstance(one, methods) and hasattr(kinds[at], name)
-    )
-    name = next((name for name in overriding if name not in _IGNORED), "")
-    words = f", with its own {name}" if name else ""
-    return f"it derives from {kinds[at].__name__} of {kinds[at].__module__}{words}"
+    return f"it derives from {base.__name__} of {base.__module__}"
 
 
 def hooked(thing: Any) -> str:
@@ -248,7 +226,7 @@ def offered(transform: Any) -> Any:
     """
     if not offers(transform):
         return None
-    name = _qualified(transform)
+    name = getattr(transform, "__qualname__", type(transform).__qualname__)
     if isinstance(transform, type):
         raise UsageError(f"{name} is a class, not a transform", f"Give an object: {name}(…).")
     if is_ours(transform.__fastdata__) or not callable(transform.__fastdata__):
@@ -267,24 +245,6 @@ def offered(transform: Any) -> Any:
     return instead
 
 
-@contextmanager
-def reporting_loops(transform: Any) -> Iterator[None]:
-    """Report a transform that holds itself, as RecursionError of the block says."""
-    try:
-        yield
-    except RecursionError:
-        name = _qualified(transform)
-        raise UsageError(
-            f"{name}.__fastdata__() returned a transform that holds this {name} itself",
-            "Return the steps that do the same.",
-        ) from None
-
-
-def _qualified(transform: Any) -> str:
-    """Return the name of a script's function, or of an object's class."""
-    return getattr(transform, "__qualname__", type(transform).__qualname__)
-
-
 def composed(transform: Any) -> tuple[Any, ...] | None:
     """Return the transforms of torchvision's Compose, or of a ``torch.nn.Sequential``."""
     if name_in(transform, "torchvision.transforms", "torchvision.transforms.v2") == "Compose":
@@ -298,7 +258,7 @@ def pillow_changed() -> str:
 
 
 def changed(holder: type[Any] | ModuleType) -> str:
-    """Say in a clause which name of a class or module, or of a module it uses, was bound again.
+    """Say in a clause which name of a class or module, or of a module it uses, was replaced.
 
     "" if none was.
     """
@@ -332,7 +292,8 @@ def _in_module(module: ModuleType) -> str:
     own = [one for one in [*vars(module).values()] if isinstance(one, type)]
     # Named tuples are made by eval.
     kinds = [one for one in own if one.__module__ == module.__name__ and not issubclass(one, tuple)]
-    return next((path for one in (module, *kinds) for path in _bindings(one)), "")
+    holders: list[type[Any] | ModuleType] = [module, *kinds]
+    return next((path for one in holders for path in _replaced(one)), "")
 
 
 def _used(module: ModuleType) -> list[ModuleType]:
@@ -361,89 +322,58 @@ def _path(holder: type[Any] | ModuleType) -> str:
     )
 
 
-def _bindings(holder: Any) -> Iterator[str]:
-    """Yield the paths of those names of a class or module that differ."""
-    own, seen, path = {**vars(holder)}, _SEEN.setdefault(holder, {}), _path(holder)
-    for name in _ONLY.get(path, {**seen, **own}):
-        value = own.get(name, _MISSING)
-        if isinstance(holder, ModuleType) and (
-            value is _MISSING or value is sys.modules.get(f"{path}.{name}", _MISSING)
-        ):
-            # A module misses a name that it lost; its submodules are looked at themselves.
-            seen.pop(name, None)
-        elif name in seen:
-            if not _holds(seen[name], value):
-                yield f"{path}.{name}"
-        elif name in own and name not in _IGNORED and not name.startswith(_COMPILED):
-            if not _is_own(value) or _is_anothers(holder, value):
-                yield f"{path}.{name}"
-            else:
-                seen[name] = _state(value)
+def _replaced(holder: type[Any] | ModuleType) -> Iterator[str]:
+    """Yield the paths of those names of a class or module that are bound to no library's object."""
+    own, path = {**vars(holder)}, _path(holder)
+    for name in _ONLY.get(path, own):
+        counts = name in own and name not in _IGNORED and not name.startswith(_ADDED)
+        if counts and not _is_a_librarys(own[name]):
+            yield f"{path}.{name}"
 
 
-def _held(value: Any) -> dict[Any, Any]:
-    """Return the objects that decide what a value does."""
-    if isinstance(value, dict):
-        return {**value}
-    if isinstance(value, (list, tuple)):
-        return dict(enumerate(value))
-    if isinstance(value, property):
-        return {"get": value.fget, "set": value.fset}
-    if isinstance(value, (functools.partial, functools.partialmethod)):
-        return {"function": value.func}
-    if isinstance(value, (staticmethod, classmethod, MethodType)):
-        return {"function": value.__func__}
-    if isinstance(value, FunctionType):
-        held = {"code": value.__code__, "defaults": value.__defaults__}
-        held |= {"function": value.__dict__.get("__wrapped__"), **(value.__kwdefaults__ or {})}
-        return held
-    return {"function": value.__wrapped__} if isinstance(value, _CACHED) else {}
-
-
-def _state(value: Any) -> _State:
-    """Return a value, and the states of the objects that it holds."""
-    return value, {key: _state(one) for key, one in _held(value).items()}
-
-
-def _holds(before: _State, value: Any) -> bool:
-    """Return whether a value is in the state it was in; tables may have more of the library's."""
-    was, held = before
-    if was is not value or not (held or isinstance(value, dict)):
-        return was is value
-    now = _held(value)
-    if any(key not in now or not _holds(one, now[key]) for key, one in held.items()):
-        return False
-    return len(now) == len(held) or _is_own(value)
-
-
-def _is_own(value: Any) -> bool:
-    """Return whether all functions and modules that a value holds are of a library."""
+def _is_a_librarys(value: Any) -> bool:
+    """Return whether a value, and all functions that it holds, are of `PACKAGES`."""
     if isinstance(value, type):  # libraries use classes of other packages
         return True
     thing = value if isinstance(value, (FunctionType, ModuleType)) else type(value)
-    # Others may add entries to tables for classes of their own.
-    return _is_a_librarys(thing) and all(
-        _is_own(one)
-        for key, one in _held(value).items()
-        if not isinstance(key, type) or _is_a_librarys(key)
-    )
+    return _is_of_package(thing) and all(map(_is_a_librarys, _held(value)))
 
 
-def _is_a_librarys(thing: FunctionType | type[Any] | ModuleType) -> bool:
-    """Return whether a function, class or module is of one of `_PACKAGES`."""
+def _held(value: Any) -> Iterable[Any]:
+    """Return the functions and other objects that decide what a value does."""
+    if isinstance(value, dict):
+        # Others may add entries to tables for classes of their own.
+        items = [*value.items()]
+        return [one for key, one in items if not isinstance(key, type) or _is_of_package(key)]
+    if isinstance(value, (list, tuple)):
+        return value
+    if isinstance(value, property):
+        return value.fget, value.fset
+    if isinstance(value, (functools.partial, functools.partialmethod)):
+        return (value.func,)
+    if isinstance(value, (staticmethod, classmethod, MethodType)):
+        return (value.__func__,)
+    if isinstance(value, FunctionType):
+        return (value.__dict__.get("__wrapped__"),)
+    return (value.__wrapped__,) if isinstance(value, _CACHED) else ()
+
+
+def _is_of_package(thing: FunctionType | type[Any] | ModuleType) -> bool:
+    """Return whether a function, class or module is of one of `PACKAGES`."""
     if isinstance(thing, FunctionType):
         name = str(thing.__globals__.get("__name__"))
         if vars(sys.modules.get(name, sys)) is not thing.__globals__:
             return False
     else:
         name = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
-    return name.partition(".")[0] in _PACKAGES
+    return name.partition(".")[0] in PACKAGES
 
 
-def _is_anothers(holder: Any, value: Any) -> bool:
-    """Return whether a class has the method of one that it does not derive from."""
-    function = getattr(value, "__func__", value)
-    if not isinstance(holder, type) or not isinstance(function, FunctionType):
-        return False
-    owner = function.__qualname__.rpartition(".")[0]
-    return owner not in {"", *(kind.__qualname__ for kind in holder.__mro__)} and "<" not in owner
+def own_method(dataset: Any, base: type, *names: str) -> str:
+    """Say which of these methods a dataset, or its library, has changed; "" for none."""
+    kind = type(dataset)
+    for name in names:
+        replaced = getattr(kind, name, None) is not getattr(base, name, None)
+        if replaced or name in vars(dataset):
+            return f"{class_name(dataset)} has its own {name}"
+    return changed(base) if is_code(base.__module__) else ""

@@ -11,7 +11,7 @@ from typing import Any
 
 from fastdata.transforms.colours import PillowBlur, RandomSolarize
 from fastdata.transforms.identity import Translators, is_code, name_in, override
-from fastdata.transforms.nodes import Apply, Arranged, operation
+from fastdata.transforms.nodes import Apply, operation
 from fastdata.transforms.outcomes import Conversion, Translation, Translator, on_pil
 from fastdata.transforms.reading import Several
 from fastdata.transforms.tree import NO_CENTER
@@ -28,13 +28,13 @@ def parts(transform: Any) -> tuple[Any, ...] | None:
 def views(transform: Any) -> Several | None:
     """Translate one of lightly's transforms that makes several views; None for anything else."""
     if name_in(transform, f"{_PACKAGE}.mae_transform"):
-        return Arranged((transform.transform,), [0])
+        return Several((transform.transform,), [0])
     base = getattr(sys.modules.get(f"{_PACKAGE}.multi_view_transform"), "MultiViewTransform", None)
     if base is None or not isinstance(transform, base) or override(transform):
         return None
     if not is_code(type(transform).__module__) or type(transform).__call__ is not base.__call__:
         return None
-    return Arranged(tuple(transform.transforms), list(range(len(transform.transforms))))
+    return Several(tuple(transform.transforms), list(range(len(transform.transforms))))
 
 
 _OF_VIEWS = ("byol", "dino", "ibot", "msn", "simclr", "simsiam", "swav", "vicreg")

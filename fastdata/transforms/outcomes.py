@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
-from fastdata.transforms.forms import Form
-
 #: One value a channel.
 Values: TypeAlias = tuple[float, ...]
 
@@ -108,14 +106,6 @@ class Libraries:
     def translate(self, transform: Any, kind: str, dtype: str) -> Translation:
         """Translate a transform; its argument is of a kind, as in `Reading`, and dtype."""
         return NOT_KNOWN
-
-    def follow(self, transform: Any, form: Form) -> tuple[list[tuple[int, list[Any]]], Form] | None:
-        """Translate a transform that takes views in a form, each view by itself.
-
-        Return for each view of the result the view it is made of, and its steps; and the result's
-        form. None: the transform is not known.
-        """
-        return None
 
 
 def tensor_image() -> Any:

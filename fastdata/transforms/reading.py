@@ -7,15 +7,15 @@ A step returns the reading after it, so neither needs the other's classes: steps
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from fastdata.transforms.checks import checked
+from fastdata.transforms.checks import checked, defaults_of
 from fastdata.transforms.forms import Form
-from fastdata.transforms.identity import is_ours, name_of, offered, reporting_loops
+from fastdata.transforms.identity import is_ours, name_of, offered
 from fastdata.transforms.joint import CONVERTED, Joint, Target
 from fastdata.transforms.outcomes import (
     HAS_TENSOR,
@@ -50,7 +50,7 @@ _SOME_SIZE = (12345, 6789)  # no step makes it
 class Step:
     """One step of a pipeline, in the core's terms.
 
-    A subclass is a frozen dataclass. It has to have `words`, and `emit`, its nodes in the program.
+    A subclass is a frozen dataclass. It has to have `emit`, its nodes in the program.
     It overrides `size_after` and `channels_after` if it changes these; `declines` and `too_small`
     if it may be impossible; `cut` and ``is_geometry`` if the core can do it while decoding; `read`
     if it adds no node. Its positional fields have the names of torchvision's attributes, from which
@@ -73,6 +73,8 @@ class Step:
     is_geometry: ClassVar[bool] = False
     #: As geometry, it depends on the image's boxes.
     needs_boxes: ClassVar[bool] = False
+    #: Its name in words, if not that of its class.
+    label: ClassVar[str] = ""
     #: Changes targets alone, and leaves the image as it is.
     of_targets: ClassVar[bool] = False
 
@@ -86,8 +88,17 @@ class Step:
 
     @property
     def words(self) -> str:
-        """Its effect, in a few words."""
-        raise NotImplementedError
+        """Its name, and its arguments but for defaults."""
+        kind: Any = type(self)
+        defaults, shown = defaults_of(kind), []
+        for field in fields(kind):
+            value = getattr(self, field.name)
+            if field.name not in defaults:
+                shown.append(_words_of(value))
+            elif field.compare and value != defaults[field.name]:
+                shown.append(f"{field.name}={_words_of(value)}")
+        name = self.label or type(self).__name__
+        return f"{name}({', '.join(shown)})" if shown else name
 
     @property
     def title(self) -> str:
@@ -177,6 +188,14 @@ class Step:
         return cls(**arguments)
 
 
+def _words_of(value: Any) -> str:
+    if isinstance(value, Step):
+        return value.words
+    if isinstance(value, (list, tuple)) and any(isinstance(one, Step) for one in value):
+        return f"[{', '.join(map(_words_of, value))}]"
+    return f"{value!r}"
+
+
 @lru_cache(maxsize=256)
 def _tree_of_one(step: Step) -> Builder:
     return tree_of((step,))
@@ -187,10 +206,6 @@ class Holder(Step):
 
     any_floats = True
     transforms: tuple[Any, ...]
-
-    def either(self, separator: str) -> str:
-        """Return the words of its steps."""
-        return f"({separator.join(step.words for step in self.transforms)})"
 
     def size_after(self, size: Fixed) -> Fixed:
         kept = all(step.size_after(size) == size for step in self.transforms)
@@ -217,10 +232,6 @@ class Chain(Holder):
 
     transforms: tuple[Any, ...]
 
-    @property
-    def words(self) -> str:
-        return self.either(", ") if self.transforms else "nothing"
-
     def emit(self, tree: Builder) -> None:
         with tree.node("sequence"):
             for step in self.transforms:
@@ -245,11 +256,10 @@ class Chain(Holder):
         return False
 
 
+@dataclass(frozen=True)
 class Several(Step):
-    """Several views of each image, one transform for each; or the steps of one."""
+    """Views of each image in any form, each a pipeline; see `Views`."""
 
-    #: The views are crops that torchvision makes, too: a tuple, of images without random steps.
-    crops: ClassVar[bool] = False
     transforms: tuple[Any, ...]
     form: Form
 
@@ -356,11 +366,9 @@ class Reading:
             return self._add_offered(transform)
         if transform is RETURNED:
             return self if self.has_tensor else self._returning(ours)
-        if (views := views_of(transform, self.libraries)) is not None:
+        if views_of(transform, self.libraries) is not None:
             if self.joint is not None:
                 return Declined("it makes several views, and a target follows one", "take one crop")
-            if views.crops:
-                return Declined("what is random before it would differ from view to view")
             return Declined("it is inside another transform: name all views in one Views")
         if is_ours(transform):
             called = ours is not None and not transform.of_targets
@@ -489,8 +497,6 @@ class Reading:
         if (reason := step.declines(self)) is not None:
             return reason
         if not step.in_program:
-            if step.is_geometry:
-                return Declined("it can only come first, before augmentations")
             return Declined("it belongs to the output, and is inside another transform")
         if not isinstance(step, Holder):
             return step
@@ -505,8 +511,7 @@ class Reading:
     def _part(self, part: Any) -> Step | Declined:
         """Return the step that does what a part of a container does."""
         if (instead := offered(part)) is not None:
-            with reporting_loops(part):
-                return self._part(instead)
+            return self._part(instead)
         if (parts := self.libraries.parts(part)) is not None:
             return self._resolved(Chain(tuple(parts)))
         if isinstance(part, Step) and (self.has_tensor or not is_ours(part)):
@@ -548,9 +553,8 @@ class Offered:
 def flat(transform: Any, ours: bool, libraries: Libraries) -> Iterator[Item]:
     """Yield the items of a pipeline; ``ours`` says whether it is in a Compose of fastdata."""
     if (instead := offered(transform)) is not None:
-        with reporting_loops(transform):
-            pipelines = instead.transforms if isinstance(instead, Chain) else (instead,)
-            items = tuple(item for one in pipelines for item in flat(one, True, libraries))
+        pipelines = instead.transforms if isinstance(instead, Chain) else (instead,)
+        items = tuple(item for one in pipelines for item in flat(one, True, libraries))
         steps = [one for one, _ in plain(items)]
         if any(map(is_ours, steps)) and not any(views_of(one, libraries) for one in steps):
             yield Offered(transform, items), ours

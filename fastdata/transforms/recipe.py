@@ -18,9 +18,8 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.text import human_count
-from fastdata.transforms import geometry
 from fastdata.transforms.forms import Form, in_form, leaves
-from fastdata.transforms.geometry import Cuts
+from fastdata.transforms.geometry import Cuts, too_small
 from fastdata.transforms.identity import name_of
 from fastdata.transforms.joint import Joint, Moved
 from fastdata.transforms.outcomes import Output, Unknown, tensor_image
@@ -52,12 +51,15 @@ class Program:
         return native_program(self.pixels, leading=self.steps)
 
     def draw(self, widths: Any, heights: Any, keys: npt.NDArray[np.uint64]) -> Cuts:
-        """Draw and compose the geometry of a batch, as `fastdata.transforms.geometry.draw`."""
+        """Draw and compose the geometry for each image; a row depends on its size and key alone.
+
+        Widths and heights are of the source images, (N,); keys are uint64, (N,).
+        """
         return self.native.cuts(widths, heights, keys)
 
     def too_small(self, cuts: Cuts) -> dict[int, str]:
         """Describe the images that are too small for a crop that may not pad, by their row."""
-        return geometry.too_small(self.steps, cuts)
+        return too_small(self.steps, cuts)
 
     @property
     def one_size(self) -> bool:
@@ -144,9 +146,9 @@ class Recipe:
             for mine, theirs in zip(self.programs, other.programs, strict=True)
         )
 
-    def image(self, views: list[Any], batched: bool = False) -> Any:
+    def image(self, views: list[Any]) -> Any:
         """Return the one view of a sample, or of a batch; or several views in their form."""
-        return views[0] if self.form is None else in_form(views, self.form, batched)
+        return views[0] if self.form is None else in_form(views, self.form)
 
     def finish(self, views: Sequence[Any]) -> Any:
         """Call the functions of one sample that the core does not do; return the result."""

@@ -24,7 +24,7 @@ from PIL import Image
 from fastdata.transforms import colours, crops, output, policies, resizes, targets, warps
 from fastdata.transforms.base import Filling
 from fastdata.transforms.checks import PILLOW_FILTERS, as_values
-from fastdata.transforms.crops import CenterCrop, FiveCrop, TenCrop
+from fastdata.transforms.crops import CenterCrop
 from fastdata.transforms.identity import name_in
 from fastdata.transforms.nodes import Apply, ChosenStep, OnTensors, ShuffledSteps
 from fastdata.transforms.outcomes import (
@@ -41,17 +41,20 @@ from fastdata.transforms.outcomes import (
     tensor_image,
 )
 from fastdata.transforms.output import Normalize
-from fastdata.transforms.reading import Several, Step
+from fastdata.transforms.reading import Step
 from fastdata.transforms.resizes import RandomResizedCrop, Resize
 from fastdata.transforms.targets import Delivery, dtypes_of
 
 _BOXES = Declined("it is for boxes and key points, which images of a class do not have")
+_CROPS = Declined("it makes several crops of an image", moves=True)
 _BATCHES = Declined("it mixes the images of a batch: give it to the loader as batch_transform")
 
 #: Why the core leaves these to torchvision.
 _DECLINED = {
     **dict.fromkeys(("ClampKeyPoints", "SanitizeKeyPoints"), _BOXES),
     **dict.fromkeys(("CutMix", "MixUp"), _BATCHES),
+    **dict.fromkeys(("FiveCrop", "TenCrop"), _CROPS),
+    "AugMix": Declined("it mixes the results of several augmentations", moves=True),
     "SetClampingMode": _BOXES,
     "Lambda": Declined("it calls a function of the user's"),
     "UniformTemporalSubsample": Declined("it is for videos"),
@@ -76,7 +79,7 @@ _STEPS: dict[str, type[Step]] = {
     name: step
     for module in (colours, crops, output, policies, resizes, targets, warps)
     for name, step in _steps_of(module).items()
-    if not issubclass(step, Several) and step is not Delivery
+    if step is not Delivery
 } | {"RandomApply": Apply, "RandomChoice": ChosenStep, "RandomOrder": ShuffledSteps}
 
 _VERSIONS = {
@@ -84,16 +87,6 @@ _VERSIONS = {
     "torchvision.transforms.v2": 2,
     "torchvision.transforms._presets": 2,
 }
-
-
-def views(transform: Any) -> Several | None:
-    """Translate a FiveCrop or TenCrop; None for anything else."""
-    match name_in(transform, *_VERSIONS):
-        case "FiveCrop":
-            return FiveCrop(transform.size)
-        case "TenCrop":
-            return TenCrop(transform.size, transform.vertical_flip)
-    return None
 
 
 def translate(transform: Any, kind: str, dtype: str) -> Translation | None:
@@ -105,35 +98,9 @@ def translate(transform: Any, kind: str, dtype: str) -> Translation | None:
         return None
     if name not in _CONVERSIONS and name not in _STEPS:
         return _DECLINED.get(name, NOT_KNOWN)
-    if reason := _inconsistent(transform):
-        return Declined(reason)
     if name in _CONVERSIONS:
         return _conversion(name, transform, version, kind, dtype)
     return _translate_step(_STEPS[name], transform, version, kind, dtype)
-
-
-def is_known(transform: Any) -> bool:
-    """Return whether this module translates a transform of this type."""
-    name = name_in(transform, *_VERSIONS)
-    identity = name_in(transform, "torch.nn") == "Identity"
-    return identity or name in _CONVERSIONS or name in _STEPS
-
-
-def _inconsistent(transform: Any) -> str:
-    """Say which attribute no longer follows from the parameters; "" for none."""
-    own: dict[str, Any] = vars(transform)
-    for name in ("policies", "_policies"):
-        if name in own and own[name] != transform._get_policies(transform.policy):
-            return f"its {name} are not those of its policy"
-    if "_fill" in own:
-        utilities = sys.modules["torchvision.transforms.v2._utils"]
-        if own["_fill"] != utilities._setup_fill_arg(transform.fill):
-            return "its _fill does not follow from its fill"
-    if "_log_ratio" in own:
-        torch = sys.modules["torch"]
-        if not torch.equal(own["_log_ratio"], torch.log(torch.tensor(transform.ratio))):
-            return "its _log_ratio does not follow from its ratio"
-    return ""
 
 
 def _version(transform: Any) -> int | None:

@@ -1,19 +1,12 @@
-"""Fields that are made of others, of the samples' numbers, or of their geometry."""
+"""Fields that are made of the samples' numbers, or of their geometry."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import torch
 
-from fastdata.device.ragged import Ragged
-from fastdata.loading.fields.columns import ColumnField, delivered
 from fastdata.loading.fields.field import Batch, BatchField, Context
-from fastdata.loading.fields.targets import Geometry
-
-if TYPE_CHECKING:
-    from fastdata.loading.fields.targets import TargetReader
-    from fastdata.transforms.joint import Moved
 
 
 class IndexField(BatchField):
@@ -61,10 +54,34 @@ class PartField(BatchField):
         return places
 
 
-def _moved(batch: Batch) -> Moved:
-    assert batch.draw is not None
-    assert batch.draw.moved is not None
-    return batch.draw.moved
+class Geometry(NamedTuple):
+    """Crops, flips, resizes and warps of an image, or of each image of a batch.
+
+    Coordinates are in pixels; (0, 0) is the upper left corner of the upper left pixel. With
+    ``x, y, w = matrix @ (source x, source y, 1)``, a place is at (x / w, y / w) of the image.
+
+    Attributes:
+        matrix: float64, (3, 3) or (N, 3, 3).
+        source_size: int32, (2,) or (N, 2): width and height of the image that was stored.
+        size: int32, of the same shape: width and height of the delivered image.
+    """
+
+    matrix: torch.Tensor
+    source_size: torch.Tensor
+    size: torch.Tensor
+
+    @property
+    def crop(self) -> torch.Tensor:
+        """Upper left corner of the crop, (top, left) in pixels of the resized image; int64.
+
+        Shape (2,) or (N, 2). For images that were resized, cropped and flipped, as SDXL is told.
+        """
+        matrix, size = self.matrix, self.size.to(self.matrix.dtype)
+        corners = []
+        for row, side in ((1, 1), (0, 0)):
+            scale, offset = matrix[..., row, row], matrix[..., row, 2]
+            corners.append((offset - size[..., side]).where(scale < 0, -offset))
+        return torch.stack(corners, -1).round().to(torch.int64)
 
 
 class GeometryField(BatchField):
@@ -72,35 +89,9 @@ class GeometryField(BatchField):
 
     def deliver(self, batch: Batch) -> Any:
         """Return a `Geometry` of the batch."""
-        moved = _moved(batch)
+        draw: Any = batch.draw
+        moved = draw.moved
         return Geometry(*map(torch.from_numpy, (moved.matrices, moved.source_sizes, moved.sizes)))
 
     def _values(self, batch: Batch) -> list[Any]:
         return [Geometry(*one) for one in zip(*self.deliver(batch), strict=True)]
-
-
-class TargetField(BatchField):
-    """Field of boxes, key points and other targets, which follow the images.
-
-    Args:
-        column: The field of the column that they are made of.
-        reader: Reader of the targets.
-    """
-
-    def __init__(
-        self, name: str, context: Context, column: ColumnField, reader: TargetReader
-    ) -> None:
-        super().__init__(name, context)
-        self._column, self._reader = column, reader
-
-    def deliver(self, batch: Batch) -> Any:
-        """Return a `fastdata.Ragged` of lists; else what the column delivers."""
-        reader, column = self._reader, self._column.column(batch)
-        lists = reader.lists(self.name, column, _moved(batch))
-        if lists is None:
-            return delivered(column, self._column.field)
-        values, offsets = map(torch.from_numpy, lists)
-        return Ragged(reader.joint.targets[self.name].converted(values), offsets)
-
-    def _values(self, batch: Batch) -> list[Any]:
-        return self._reader.samples(self.name, self._column.column(batch), _moved(batch))

@@ -1,4 +1,4 @@
-"""Names of a sample's fields and numbers of samples, as users give them, checked."""
+"""Names of a sample's fields, the form of targets, and numbers of samples, checked."""
 
 from __future__ import annotations
 
@@ -7,13 +7,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fastdata.errors import UsageError
-from fastdata.loading.fields.targets import GEOMETRY, joint_of
-from fastdata.storage.fields import IMAGE, LABEL, MASKS, Field, outlines_among
+from fastdata.storage.fields import (
+    BOXES,
+    IMAGE,
+    LABEL,
+    MASKS,
+    POINTS,
+    RELATIVE,
+    Field,
+    outlines_among,
+)
 from fastdata.text import class_name
 from fastdata.transforms.checks import require_objects
+from fastdata.transforms.joint import Joint, Target
 
 #: Names beside fields: a sample's name and its number.
 BESIDES = ("index", "key")
+#: Name of the field that says where each pixel of an image comes from.
+GEOMETRY = "geometry"
+#: Ending of the name of key points' visibility.
+VISIBILITY = "_visibility"
 #: Name of a sample's source in a mixture, by its place among them.
 SOURCE = "source"
 #: Remedy for a transform of a field without images.
@@ -135,3 +148,41 @@ def row_numbers(indices: Any, count: int) -> list[int]:
             f"For one sample, give [{indices!r}].",
         )
     return [row_number(index, count) for index in indices]
+
+
+def joint_of(fields: Sequence[Field], names: Sequence[str]) -> Joint:
+    """Return the form of a sample of some fields, as a joint transform is called with it.
+
+    It is (image, target): the one other field, or a dict of several.
+    """
+    known = {field.name: field for field in fields}
+    targets: dict[str, Target] = {}
+    for name in names:
+        field = known.get(name)
+        if name == "image":
+            continue
+        kind = _kind_of(field)
+        if _are_masks(name, fields):
+            kind = "outlines"
+        elif name == GEOMETRY and field is None:
+            kind = "geometry"
+        targets[name] = Target(kind, "xyxy" if kind == "boxes" else "")
+        if field is not None and field.format.endswith("xyv"):
+            targets[name + VISIBILITY] = Target("visibility")
+    inner: Any = next(iter(targets)) if len(targets) == 1 else {name: name for name in targets}
+    return Joint(("image", inner) if targets else ("image",), targets)
+
+
+def _are_masks(name: str, fields: Sequence[Field]) -> bool:
+    """Return whether a name means masks that are painted from outlines."""
+    return name == MASKS and bool(outlines_among(fields))
+
+
+def _kind_of(field: Field | None) -> str:
+    if field is None:
+        return "values"
+    meaning = field.format.removeprefix(RELATIVE)
+    for kind, formats in (("boxes", BOXES), ("points", POINTS)):
+        if meaning in formats:
+            return kind
+    return "mask" if field.kind == "mask" else "values"

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fastdata.decode.limits import Limits
-from fastdata.decode.rows import some_sizes
 from fastdata.errors import called
 from fastdata.once import once
-from fastdata.plan.batches import digest_of
 from fastdata.plan.mixture import MixedRows
-from fastdata.plan.schedule import Indices, Numbering
+from fastdata.plan.schedule import Indices, Numbering, digest_of
 from fastdata.storage.fields import IMAGES, Field, common_fields
-from fastdata.transforms.compile import compile_recipe
-from fastdata.transforms.identity import pillow_changed
 from fastdata.transforms.outcomes import Refusal
 from fastdata.transforms.recipe import Recipe
 
 if TYPE_CHECKING:
     from fastdata.storage.cache import Cache
     from fastdata.storage.source import Source
-    from fastdata.transforms.joint import Joint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +46,6 @@ class Readable:
         fields: Contents of a sample, in order.
         further: Transforms of further fields of images, compiled, by field.
         keys: Keys of a sample that is a dict, one for each of the fields; (): it is a tuple.
-        as_torch: Whether a batch has what torch's ``default_collate`` makes of its samples.
     """
 
     what: str
@@ -74,7 +67,6 @@ class Readable:
     further: Mapping[str, Recipe | Refusal] = field(default_factory=dict)
     without_transform: Collection[str] = ()
     keys: tuple[str, ...] = ()
-    as_torch: bool = False
     sources: tuple[str, ...] = ()
 
     def sample(self, values: Sequence[Any]) -> Any:
@@ -170,36 +162,6 @@ class Readable:
                 return part.target(index, label)
             index -= part.opened
         return label if self.target_transform is None else called(self.target_transform, label)
-
-
-def compiled(
-    transform: Any,
-    source: Source,
-    limits: Limits,
-    joint: Joint | None = None,
-    image_size: Callable[[], tuple[int, int] | None] = lambda: None,
-) -> Recipe | Refusal:
-    """Return a transform compiled for images of any size, else for their one size; or why not.
-
-    ``joint`` is the form of samples with targets. ``image_size`` returns the size of every image.
-    """
-    if transform is not None and (reason := pillow_changed()):
-        return Refusal(f"{reason}. Undo that.")
-    sizes = partial(some_sizes, source, limits)
-    recipe = compile_recipe(transform, None, joint, sizes)
-    size = image_size() if isinstance(recipe, Refusal) else None
-    if not isinstance(recipe, Refusal) or size is None or min(size) == 0:
-        return recipe
-    sized = compile_recipe(transform, size, joint, sizes)
-    if isinstance(sized, Refusal):
-        return sized
-    # Where all of it is a tail, torch's loader may as well do it.
-    if any(not sized.unknown or one.steps or one.pixels for one in sized.programs):
-        return sized
-    first = sized.unknown[0]
-    return recipe._replace(
-        reason=f"the core does not do {first.name} ({first.reason}). {first.hint}"
-    )
 
 
 def _same_rows(one: Any, other: Any) -> bool:

@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from fastdata import _native
 from fastdata.errors import UsageError, warn
+from fastdata.loading.fields.names import VISIBILITY
 from fastdata.loading.fields.outlines import OutlinePainter
-from fastdata.storage.arrow import list_lengths, list_offsets
-from fastdata.storage.columns import as_column, is_ragged, values_of
+from fastdata.storage.arrow import list_lengths
+from fastdata.storage.columns import is_ragged, lists_of, values_of
 from fastdata.storage.fields import (
     BOXES,
     MASKS,
-    POINTS,
     RELATIVE,
     Field,
     is_list,
@@ -30,7 +30,7 @@ from fastdata.storage.fields import (
 from fastdata.storage.packed import IndexedSource
 from fastdata.storage.shapes import looks_like
 from fastdata.transforms.forms import mapped
-from fastdata.transforms.joint import ABSENT, Joint, Moved, Target
+from fastdata.transforms.joint import ABSENT, Joint, Moved
 from fastdata.transforms.outcomes import Refusal, tensor_image, without_fixed_size
 
 if TYPE_CHECKING:
@@ -39,50 +39,6 @@ if TYPE_CHECKING:
     from fastdata.loading.fields.readable import Readable
     from fastdata.storage.source import Column, Source
     from fastdata.transforms.reading import Step
-
-#: Name of the field that says where each pixel of an image comes from.
-GEOMETRY = "geometry"
-
-#: Ending of the name of key points' visibility.
-VISIBILITY = "_visibility"
-
-
-def joint_of(fields: Sequence[Field], names: Sequence[str]) -> Joint:
-    """Return the form of a sample of some fields, as a joint transform is called with it.
-
-    It is (image, target): the one other field, or a dict of several.
-    """
-    known = {field.name: field for field in fields}
-    targets: dict[str, Target] = {}
-    for name in names:
-        field = known.get(name)
-        if name == "image":
-            continue
-        kind = _kind_of(field)
-        if _are_masks(name, fields):
-            kind = "outlines"
-        elif name == GEOMETRY and field is None:
-            kind = "geometry"
-        targets[name] = Target(kind, "xyxy" if kind == "boxes" else "")
-        if field is not None and field.format.endswith("xyv"):
-            targets[name + VISIBILITY] = Target("visibility")
-    inner: Any = next(iter(targets)) if len(targets) == 1 else {name: name for name in targets}
-    return Joint(("image", inner) if targets else ("image",), targets)
-
-
-def _are_masks(name: str, fields: Sequence[Field]) -> bool:
-    """Return whether a name means masks that are painted from outlines."""
-    return name == MASKS and bool(outlines_among(fields))
-
-
-def _kind_of(field: Field | None) -> str:
-    if field is None:
-        return "values"
-    meaning = field.format.removeprefix(RELATIVE)
-    for kind, formats in (("boxes", BOXES), ("points", POINTS)):
-        if meaning in formats:
-            return kind
-    return "mask" if field.kind == "mask" else "values"
 
 
 def require_still(
@@ -189,38 +145,6 @@ def reader_of(images: Readable) -> TargetReader | None:
             f'fields has "geometry", which is not known after {last.name}: {last.reason}', last.hint
         )
     return TargetReader(images.schema, recipe.joint)
-
-
-class Geometry(NamedTuple):
-    """Crops, flips, resizes and warps of an image, or of each image of a batch.
-
-    Coordinates are in pixels; (0, 0) is the upper left corner of the upper left pixel. With
-    ``x, y, w = matrix @ (source x, source y, 1)``, a place is at (x / w, y / w) of the image.
-
-    Attributes:
-        matrix: float64, (3, 3) or (N, 3, 3).
-        source_size: int32, (2,) or (N, 2): width and height of the image that was stored.
-        size: int32, of the same shape: width and height of the delivered image.
-    """
-
-    matrix: torch.Tensor
-    source_size: torch.Tensor
-    size: torch.Tensor
-
-    @property
-    def crop(self) -> torch.Tensor:
-        """Upper left corner of the crop, (top, left) in pixels of the resized image; int64.
-
-        Shape (2,) or (N, 2). For images that were resized, cropped and flipped, as SDXL is told.
-        """
-        import torch  # here, as listing and converting datasets needs none
-
-        matrix, size = self.matrix, self.size.to(self.matrix.dtype)
-        corners = []
-        for row, side in ((1, 1), (0, 0)):
-            scale, offset = matrix[..., row, row], matrix[..., row, 2]
-            corners.append((offset - size[..., side]).where(scale < 0, -offset))
-        return torch.stack(corners, -1).round().to(torch.int64)
 
 
 class TargetReader:
@@ -453,35 +377,6 @@ def _irregular(column: pa.Array, wide: int, several: bool) -> Iterator[tuple[int
         wide = int(usual.argmax()) if usual.any() else wide * bool(lengths.any())
     for at in np.flatnonzero(lengths != wide)[::-1].tolist():  # a row's first one last
         yield int(rows[at]), f"a list has {lengths[at]} numbers, not {wide}"
-
-
-def lists_of(column: Column) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Return the items of a column of lists, (M, …), and their offsets; a null has none.
-
-    Raise UsageError if they are no numbers, or no arrays of one shape.
-    """
-    if isinstance(column, np.ndarray):
-        return column.reshape(-1, *column.shape[2:]), list_offsets(column)
-    return _items(column.flatten()), list_offsets(column)
-
-
-def _items(values: pa.Array) -> npt.NDArray[Any]:
-    """Return lists of one length each as an array; a null number is NaN."""
-    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
-        inner, offsets = lists_of(values)
-        lengths = np.diff(offsets)
-        length = int(lengths[0]) if len(lengths) else 0
-        if np.any(lengths != length):
-            other = int(lengths[np.argmax(lengths != length)])
-            raise UsageError(
-                f"lists in lists have {length} and {other} numbers",
-                "Leave the field out of a joint transform's sample.",
-            )
-        return inner.reshape(len(lengths), length, *inner.shape[1:])
-    items = as_column(values.fill_null(math.nan) if values.null_count else values)
-    if not isinstance(items, np.ndarray):
-        raise UsageError(f"a target is {values.type}", "Leave the field out of the sample.")
-    return items
 
 
 @np.errstate(invalid="ignore", over="ignore")  # infinite boxes are boxes, too

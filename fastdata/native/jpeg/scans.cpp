@@ -31,8 +31,6 @@ void ScanReader::open(ByteSpan jpeg, const JpegHeader& header) {
   frame_ = &header;
   header_ = header;
   pos_ = header.first_scan;
-  late_quantisation_ = false;
-  between_.clear();
   std::memset(known_, -1, sizeof known_);
 }
 
@@ -57,8 +55,6 @@ Status ScanReader::next(Scan& scan, bool& found) {
     const bool skipped = (marker >= kApp0 && marker <= kApp15) || marker == kCom;
     if (!skipped && marker != kDqt && marker != kDht && marker != kDri)
       return {Code::unsupported, "an unusual marker between two scans", pos_};
-    late_quantisation_ |= marker == kDqt;
-    if (skipped) between_.push_back({jpeg_.data + pos_, segment.end() - pos_});
     if (Status s = read_tables(marker, segment, header_); !s.ok()) return s;
     pos_ = segment.end();
   }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "common.h"
 #include "jpeg/jpeg_header.h"
@@ -41,15 +40,6 @@ class ScanReader {
   /// blocks, if there are no more scans (jdcoefct.c, smoothing_ok).
   bool complete() const;
 
-  /// The APPn and COM segments between scans so far, markers included.
-  const std::vector<ByteSpan>& between() const { return between_; }
-
-  /// When no scan is left: the end marker's place.
-  size_t end() const { return pos_; }
-
-  /// Whether quantisation tables came after the first scan.
-  bool late_quantisation() const { return late_quantisation_; }
-
  private:
   Status read_sos(size_t at, ByteSpan segment, Scan& scan);
   Status take_bits(size_t at, const Scan& scan);
@@ -58,9 +48,7 @@ class ScanReader {
   ByteSpan jpeg_;
   const JpegHeader* frame_ = nullptr;
   JpegHeader header_;
-  size_t pos_ = 0;  // of the next marker
-  bool late_quantisation_ = false;
-  std::vector<ByteSpan> between_;
+  size_t pos_ = 0;                            // of the next marker
   int8_t known_[kMaxComponents][kBlockSize];  // the lowest bit known of a coefficient; -1: none
   uint16_t quantisation_[kMaxComponents][kBlockSize];
 };

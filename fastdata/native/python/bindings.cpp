@@ -1,10 +1,12 @@
-// The Python boundary (fastdata/_native.pyi has its types). Arguments are checked in
-// fastdata/decode/engine.py for their meaning, here for what memory safety needs.
+// The Python boundary. `make lint` generates its types from the signatures and docstrings here.
+// Arguments are checked in Python for their meaning, here for what memory safety
+// needs.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <cstdlib>
 #include <string>
+#include <tuple>
 
 #include "python/bindings.h"
 #include "io/crc32c.h"
@@ -14,27 +16,27 @@
 #include "jpeg/probe.h"
 #include "python/python_view.h"
 #include "python/released.h"
-#include "jpeg/rewrite.h"
 #include "jpeg/seek_points.h"
 #include "jpeg/segments.h"
 
 namespace fastdata {
 namespace {
 
-py::tuple probe_python(ByteSpan data) {
+auto probe_python(ByteSpan data) {
   const ImageInfo info = probe(data);
-  return py::make_tuple(info.encoding, info.width, info.height, info.components, info.sampling,
-                        info.progressive, info.orientation, code_name(info.native.code),
-                        info.native.detail, info.native.offset);
+  return std::make_tuple(std::string(info.encoding), info.width, info.height, info.components,
+                         std::string(info.sampling), info.progressive, info.orientation,
+                         std::string(code_name(info.native.code)), std::string(info.native.detail),
+                         info.native.offset);
 }
 
-py::list jpeg_segments(ByteSpan jpeg) {
-  py::list found;
+std::vector<std::tuple<int, size_t, size_t>> jpeg_segments(ByteSpan jpeg) {
+  std::vector<std::tuple<int, size_t, size_t>> found;
   size_t at = 2;
   uint8_t marker;
   Segment segment;
   for (; next_segment(jpeg, at, marker, segment).ok() && marker != kSos; at = segment.end())
-    found.append(py::make_tuple(marker, at, segment.end()));
+    found.emplace_back(marker, at, segment.end());
   return found;
 }
 
@@ -56,21 +58,6 @@ py::list build_seek_points_python(const py::sequence& data, int stride) {
   return results;
 }
 
-py::tuple rewrite_baseline_python(ByteSpan data) {
-  std::vector<uint8_t> out;
-  Status s;
-  {
-    const Released release;
-    try {
-      s = rewrite_baseline(data, out);
-    } catch (const std::bad_alloc&) {
-      s = {Code::out_of_memory, "not enough memory for this image's coefficients"};
-    }
-  }
-  return py::make_tuple(as_bytes(out), code_name(s.code), s.detail, s.offset);
-}
-
-/// `out`: uint8, rows x width x channels, contiguous.
 Status png_pixels_python(const PngHeader& header, ByteSpan inflated, ByteSpan palette,
                          const py::object& out) {
   const View pixels(out, /*writable=*/true);
@@ -139,40 +126,59 @@ PYBIND11_MODULE(_native, m) {
       throw py::import_error("FASTDATA_SIMD: " + std::string(e.what()));
     }
   }
-  m.def("simd", [] { return level_name(kernels().level); });
-  m.def("set_simd", &set_simd, py::arg("level"));
-  m.def("simd_levels", &simd_levels);
+  m.def("simd", [] { return level_name(kernels().level); }, "Return the instruction set in use.");
+  m.def("set_simd", &set_simd, py::arg("level"),
+        "Choose scalar, avx2, avx512 or neon, as FASTDATA_SIMD does at import. Not while a batch "
+        "runs.");
+  m.def("simd_levels", &simd_levels,
+        "Return the instruction sets of this processor, the plainest first.");
   m.def(
       "simd_features", [](const std::string& name) { return level_features(parse_simd(name)); },
-      py::arg("level"));
+      py::arg("level"), "Return the CPUID features that a level requires.");
   m.attr("CODES") = names(kCodeNames);
   m.attr("ENCODINGS") = names(kEncodingNames);
   m.attr("PARTIAL_BYTES") = kPartialBytes;
-  m.def("use_vector", &use_vector_named, py::arg("use"));
-  m.def("vector_regions", &vector_regions);
+  m.def("use_vector", &use_vector_named, py::arg("use"),
+        "Choose when entropy decoding uses a vector's lanes: always, never, measured.");
+  m.def("vector_regions", &vector_regions,
+        "Return the number of regions that this process has decoded in a vector's lanes.");
 
   m.def("crc32c", &crc32c, py::arg("data"), py::arg("crc") = 0, py::call_guard<Released>());
   m.attr("CRC32C_BY_INSTRUCTION") = crc32c_by_instruction();
   m.def("crc32c_combine", &crc32c_combine, py::arg("crc_a"), py::arg("crc_b"), py::arg("length_b"));
-  py::class_<PngHeader>(m, "PngHeader")
+  py::class_<PngHeader>(m, "PngHeader",
+                        "IHDR chunk of a PNG. numbers: pixels are numbers rather than colours.")
       .def(py::init(
                [](int width, int height, int depth, uint8_t colour, bool interlaced, bool numbers) {
                  return PngHeader{width, height, depth, PngColour{colour}, interlaced, numbers};
                }),
            py::arg("width"), py::arg("height"), py::arg("depth"), py::arg("colour"),
            py::arg("interlaced"), py::arg("numbers"))
-      .def_property_readonly("valid", &PngHeader::valid)
-      .def_property_readonly("channels", &PngHeader::channels)
-      .def("inflated_bytes", &PngHeader::inflated_bytes, py::arg("rows"))
-      .def("pixels", &png_pixels_python, py::arg("inflated"), py::arg("palette"), py::arg("out"));
-  m.def("probe", &probe_python, py::arg("data"));
-  m.def("is_plain_jpeg", &is_plain_jpeg, py::arg("data"));
-  m.def("count_scans", [](ByteSpan data) { return outline(data).scans; }, py::arg("data"));
-  m.def("jpeg_segments", &jpeg_segments, py::arg("data"));
-  m.def("rewrite_baseline", &rewrite_baseline_python, py::arg("data"));
-  m.def("build_seek_points", &build_seek_points_python, py::arg("data"), py::arg("stride"));
+      .def_property_readonly("valid", &PngHeader::valid,
+                             "Whether there may be such an image, and the core decodes it.")
+      .def_property_readonly("channels", &PngHeader::channels,
+                             "Bytes of a pixel of the result: 1 for grey, else 3; or those of its "
+                             "numbers.")
+      .def("inflated_bytes", &PngHeader::inflated_bytes, py::arg("rows"),
+           "Return the inflated bytes of the first rows; of an interlaced image, of all.")
+      .def("pixels", &png_pixels_python, py::arg("inflated"), py::arg("palette"), py::arg("out"),
+           "Unfilter inflated rows into out, uint8, (rows, width, channels). Returns (code, "
+           "detail, offset).");
+  m.def("probe", &probe_python, py::arg("data"),
+        "Return (encoding, width, height, components, sampling, progressive, orientation, code, "
+        "detail, offset).");
+  m.def("is_plain_jpeg", &is_plain_jpeg, py::arg("data"),
+        "Return whether Pillow, too, decodes a JPEG with this header, and an end marker follows.");
+  m.def(
+      "count_scans", [](ByteSpan data) { return outline(data).scans; }, py::arg("data"),
+      "Return the number of a JPEG's scans, without those of a thumbnail in a segment.");
+  m.def("jpeg_segments", &jpeg_segments, py::arg("data"),
+        "Return (marker, begin, end) of a JPEG's segments before its first scan.");
+  m.def("build_seek_points", &build_seek_points_python, py::arg("data"), py::arg("stride"),
+        "Return (packed table, code, detail, offset) of each JPEG.");
   m.def("check_seek_points", &check_seek_points, py::arg("table"), py::arg("data"),
-        py::call_guard<Released>());
+        py::call_guard<Released>(),
+        "Return (code, detail, offset) of comparing a table, with its checksums, with its JPEG.");
 
   bind_augment(m);
   bind_extents(m);

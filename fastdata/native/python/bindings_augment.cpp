@@ -92,7 +92,6 @@ py::array_t<uint8_t> augment_python(const py::object& pixels, const std::string&
   return result;
 }
 
-/// Returns the seconds of each of `rounds` runs of the operation on the same image in planes.
 std::vector<double> time_augment(const py::object& pixels, const std::string& name,
                                  const std::vector<double>& values, int rounds) {
   const Call call = parse_call(name, values, 0);
@@ -114,9 +113,11 @@ std::vector<double> time_augment(const py::object& pixels, const std::string& na
 
 void bind_augment(py::module_& m) {
   m.def("augment", &augment_python, py::arg("pixels"), py::arg("operation"), py::arg("values"),
-        py::arg("key") = 0);
+        py::arg("key") = 0,
+        "Apply one augmentation to an image, (H, W, 3) or (H, W), for tests and measurements.");
   m.def("time_augment", &time_augment, py::arg("pixels"), py::arg("operation"), py::arg("values"),
-        py::arg("rounds"));
+        py::arg("rounds"),
+        "Return the seconds of each round in the core, without copying pixels to planes and back.");
 }
 
 }  // namespace fastdata

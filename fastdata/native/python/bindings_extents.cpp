@@ -60,7 +60,7 @@ std::unique_ptr<BoundExtents> extents_of_paths(const py::sequence& paths,
 
 /// Returns a read-only array over values `stride` bytes apart; it keeps the extents alive.
 template <typename T>
-py::object array_over(const py::object& extents, const T* first, size_t stride) {
+py::array_t<T> array_over(const py::object& extents, const T* first, size_t stride) {
   const auto count = static_cast<py::ssize_t>(py::len(extents));
   py::array_t<T> array({count}, {static_cast<py::ssize_t>(stride)}, first, extents);
   py::detail::array_proxy(array.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
@@ -162,7 +162,6 @@ py::bytes read(const BoundExtents& extents, py::ssize_t index, bool check) {
   raise_unreadable(status, reader.error_number(), extents.path(i));
 }
 
-/// Sets a sample's bytes, or, with `rows`, its first bytes and those from `at` on.
 void attach(BoundExtents& extents, py::ssize_t index, const py::object& data,
             const py::object& rows, size_t at) {
   Extent& extent = extents.extents[check_index(extents, index)];
@@ -243,7 +242,6 @@ py::array_t<int64_t> column_lengths(const BoundColumn& column, const py::object&
   return lengths;
 }
 
-/// Number of columns of the array that `plan_fetches` returns.
 constexpr py::ssize_t kFetchColumns = 6;
 
 py::array_t<int64_t> plan_fetches(const BoundExtents& extents, const std::vector<py::ssize_t>& rows,
@@ -284,7 +282,6 @@ bool are_rows_sound(const BoundExtents& extents, py::ssize_t index, size_t at, i
   return is_sound(extents, i, {first, end, {at, at + bytes.size}}, bytes);
 }
 
-/// Fills in where the learnt seek points of samples are that have files of their own.
 void learn(BoundExtents& extents, const std::shared_ptr<Files>& learnt, const py::object& numbers,
            uint32_t seed) {
   const std::vector<int64_t> rows = int64s(numbers, "rows");
@@ -300,53 +297,81 @@ void learn(BoundExtents& extents, const std::shared_ptr<Files>& learnt, const py
   }
 }
 
-py::list corrupt_slots(const BoundExtents& extents) {
-  py::list found;
+std::vector<size_t> corrupt_slots(const BoundExtents& extents) {
+  std::vector<size_t> found;
   for (size_t i = 0; i < extents.extents.size(); ++i)
-    if (extents.extents[i].corrupt) found.append(i);
+    if (extents.extents[i].corrupt) found.push_back(i);
   return found;
 }
 
 }  // namespace
 
 void bind_extents(py::module_& m) {
-  py::class_<BoundExtents>(m, "Extents")
+  py::class_<BoundExtents>(m, "Extents",
+                           R"(Places and properties of N samples; made from paths of whole files.
+
+sizes: (width, height), int32, (N, 2); 0 where unknown. A JPEG of another size is other_size.
+raw: the bytes are RGB pixels of these sizes. Columns are read-only and not copied.)")
       .def(py::init(&extents_of_paths), py::arg("paths"), py::kw_only(),
            py::arg("seek_points") = py::none(), py::arg("sizes") = py::none(),
            py::arg("orientations") = py::none(), py::arg("raw") = false)
-      .def_static("join", &join_extents, py::arg("count"), py::arg("parts"), py::arg("slots"))
+      .def_static("join", &join_extents, py::arg("count"), py::arg("parts"), py::arg("slots"),
+                  "Join several parts: each part's samples fill its slots, int64, of count ones.")
       .def("__len__", [](const BoundExtents& extents) { return extents.size(); })
-      .def_property_readonly("labels", column(&Extents::labels))
-      .def_property_readonly("widths", column(&Extents::widths))
-      .def_property_readonly("heights", column(&Extents::heights))
-      .def_property_readonly("encodings", column(&Extents::encodings))
-      .def_property_readonly("seekable", column(&Extents::seekable))
-      .def_property_readonly("files", column(&Extent::file))
-      .def_property_readonly("offsets", column(&Extent::offset))
-      .def_property_readonly("lengths", column(&Extent::length))
-      .def_property_readonly("checksums", column(&Extent::crc))
-      .def_property_readonly("orientations", column(&Extent::orientation))
-      .def("learn", &learn, py::arg("learnt"), py::arg("rows"), py::arg("seed"))
+      .def_property_readonly("labels", column(&Extents::labels), "(N,); 0 where unknown.")
+      .def_property_readonly("widths", column(&Extents::widths), "(N,), pixels; 0 where unknown.")
+      .def_property_readonly("heights", column(&Extents::heights), "(N,), pixels; 0 where unknown.")
+      .def_property_readonly("encodings", column(&Extents::encodings),
+                             "(N,), places in ENCODINGS; -1 where unknown.")
+      .def_property_readonly("seekable", column(&Extents::seekable),
+                             "(N,), 1 where there are seek points.")
+      .def_property_readonly("files", column(&Extent::file),
+                             "(N,), numbers of the table's files; -1 for a file of its own.")
+      .def_property_readonly("offsets", column(&Extent::offset),
+                             "(N,), bytes from the file's beginning.")
+      .def_property_readonly("lengths", column(&Extent::length),
+                             "(N,), bytes; -1 where unknown, which means the whole file.")
+      .def_property_readonly("checksums", column(&Extent::crc), "(N,), CRC-32C; 0 where unknown.")
+      .def_property_readonly("orientations", column(&Extent::orientation),
+                             "(N,), EXIF orientations; 0: none; -1: as the header says.")
+      .def("learn", &learn, py::arg("learnt"), py::arg("rows"), py::arg("seed"),
+           "Take samples' seek points from a file (docs/formats/learnt.md), by their rows.")
       .def("attach", &attach, py::arg("index"), py::arg("data"), py::arg("rows") = py::none(),
-           py::arg("at") = 0)
-      .def("attach_column", &attach_column, py::arg("column"), py::arg("rows"))
-      .def("plan_fetches", &plan_fetches, py::arg("rows"), py::arg("boxes"))
+           py::arg("at") = 0,
+           R"(Set a sample's bytes, which are kept, not copied. Not while a batch reads from it.
+
+With rows: its first bytes, and those from byte at on; others are bad_seek_points.)")
+      .def("attach_column", &attach_column, py::arg("column"), py::arg("rows"),
+           "Set all samples' bytes to values of a column, (N,); a null leaves the path.")
+      .def("plan_fetches", &plan_fetches, py::arg("rows"), py::arg("boxes"),
+           R"(Return the ranges to fetch for boxes, (N, 4), of each view of N samples.
+
+(N, 6): size of the header, its CRC-32C, first byte of the rows of MCUs and one past their
+last, first segment and one past the last. Zeros: fetch the whole sample.)")
       .def("are_rows_sound", &are_rows_sound, py::arg("index"), py::arg("at"), py::arg("first"),
-           py::arg("end"), py::arg("data"))
+           py::arg("end"), py::arg("data"),
+           "Return whether data, from byte at of a sample on, matches its checksums.")
       .def(
           "is_partial",
           [](const BoundExtents& extents, py::ssize_t index) {
             return extents.extents[check_index(extents, index)].is_partial();
           },
-          py::arg("index"))
-      .def("corrupt_slots", &corrupt_slots)
-      .def("path", &path_of, py::arg("index"))
-      .def("read", &read, py::arg("index"), py::kw_only(), py::arg("check") = true);
+          py::arg("index"), "Return whether only some of a sample's bytes were attached.")
+      .def("corrupt_slots", &corrupt_slots,
+           "Return the places of samples whose row of the index is damaged or contradictory.")
+      .def("path", &path_of, py::arg("index"),
+           "Return the path of a sample's file; empty where a corrupt index names none.")
+      .def("read", &read, py::arg("index"), py::kw_only(), py::arg("check") = true,
+           "Return a sample's bytes. ValueError: they changed, or the index row is corrupt.");
 
-  py::class_<BoundColumn>(m, "BinaryColumn")
+  py::class_<BoundColumn>(m, "BinaryColumn",
+                          R"(Column of Arrow's binary layout. Its buffers are kept, not copied.
+
+chunks: (length, offset, whether offsets have 64 bits, validity, offsets, data).)")
       .def(py::init(&make_column), py::arg("chunks"))
       .def("__len__", &BoundColumn::size)
-      .def("lengths", &column_lengths, py::arg("rows"));
+      .def("lengths", &column_lengths, py::arg("rows"),
+           "Return the bytes of each value, (N,); -1 for a null. IndexError: no such row.");
 }
 
 }  // namespace fastdata

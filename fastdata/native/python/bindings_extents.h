@@ -16,6 +16,7 @@ namespace fastdata {
 /// with the GIL held, after every batch that reads from them.
 struct BoundExtents : Extents {
   using Extents::Extents;
+  BoundExtents(const BoundExtents&) = delete;
   std::vector<View> views;
   py::object parts;
 };

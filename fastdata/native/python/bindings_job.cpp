@@ -10,6 +10,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "python/bindings_extents.h"
@@ -124,7 +125,7 @@ class PendingWork {
  public:
   virtual ~PendingWork() = default;
 
-  /// Runs in this thread. Checks for signals now and then, so that Ctrl-C ends it. Not after each
+  /// Checks for signals now and then, so that Ctrl-C ends it. Not after each
   /// sample: getting the GIL back takes 5 ms where other threads of Python are busy.
   void run_here() {
     require_new();
@@ -152,16 +153,17 @@ class PendingWork {
     if (batch_) batch_->cancel();
   }
 
-  /// (index, code, detail, offset) of each sample that failed.
-  py::list failures() const {
+  using Failure = std::tuple<size_t, std::string, std::string, size_t>;
+
+  std::vector<Failure> failures() const {
     require_done();
     const std::vector<Status>& statuses = batch_ ? batch_->statuses() : statuses_;
     const size_t parts = task_->parts();
-    py::list failed;
+    std::vector<Failure> failed;
     for (size_t i = 0; i < statuses.size() / parts; i++)
       for (size_t part = 0; part < parts; part++)
         if (const Status& s = statuses[i * parts + part]; !s.ok()) {
-          failed.append(py::make_tuple(i, code_name(s.code), s.detail, s.offset));
+          failed.emplace_back(i, code_name(s.code), s.detail, s.offset);
           break;
         }
     return failed;
@@ -222,8 +224,7 @@ std::vector<uint8_t> skipped(const py::object& skip, size_t count) {
   return {bytes.data, bytes.data + count};
 }
 
-/// How a batch's images are made for one view, and the memory for them. Python's objects are
-/// checked when a job takes them.
+/// Python's objects are checked when a job takes them.
 struct Rendering {
   py::object out;
   std::string dtype;
@@ -233,12 +234,6 @@ struct Rendering {
   py::object program;
   std::array<uint8_t, 3> fill;
   py::object targets;
-
-  /// Returns the rendering of one sample, by its own cut.
-  Rendering one(size_t index, const py::object& cut) const {
-    const py::slice place(static_cast<py::ssize_t>(index), static_cast<py::ssize_t>(index + 1), 1);
-    return {py::object(out[place]), dtype, mean, deviation, cut, {}, program, fill, py::none()};
-  }
 };
 
 /// A task for one view of a batch, and the Python objects whose memory it uses.
@@ -341,7 +336,6 @@ class ViewTask {
   std::shared_ptr<DecodeTask> task_;
 };
 
-/// A batch of images in one or more views, and the Python objects whose memory it uses.
 class DecodeJob : public PendingWork {
  public:
   DecodeJob(const py::object& data, const std::vector<Rendering>& views,
@@ -373,31 +367,29 @@ class DecodeJob : public PendingWork {
 
   ~DecodeJob() override { end(); }
 
-  /// Returns the cut of each sample in one view.
   py::array_t<Cut> cuts(size_t view) const {
     require_done();
     return views_.at(view).cuts();
   }
 
-  /// Waits for the batch. Returns (failures, built, seconds reading, seconds decoding, bytes read)
-  /// in one call: each call from Python costs the consumer's thread some microseconds.
-  py::tuple collect(std::optional<double> timeout) {
+  /// One call: each call from Python costs the consumer's thread some microseconds.
+  auto collect(std::optional<double> timeout) {
     if (!wait(timeout)) {
       PyErr_Format(PyExc_TimeoutError, "the batch was not done after %S s",
                    py::cast(timeout).ptr());
       throw py::error_already_set();
     }
-    return py::make_tuple(failures(), built(), task_->read_seconds(), task_->decode_seconds(),
-                          task_->bytes_read());
+    return std::make_tuple(failures(), built(), task_->read_seconds(), task_->decode_seconds(),
+                           task_->bytes_read());
   }
 
  private:
   /// (index, packed table, size and mtime_ns of the file) of each table built because of `stride`.
-  py::list built() const {
-    py::list tables;
+  std::vector<std::tuple<size_t, py::bytes, int64_t, int64_t>> built() const {
+    std::vector<std::tuple<size_t, py::bytes, int64_t, int64_t>> tables;
     for (size_t i = 0; i < task_->built.size(); i++)
       if (const auto& [table, stamp] = task_->built[i]; !table.empty())
-        tables.append(py::make_tuple(i, as_bytes(table), stamp.size, stamp.mtime_ns));
+        tables.emplace_back(i, as_bytes(table), stamp.size, stamp.mtime_ns);
     return tables;
   }
 
@@ -446,7 +438,6 @@ class DecodeJob : public PendingWork {
   std::shared_ptr<DecodeTask> task_;
 };
 
-/// Job that probes a batch of files.
 class ProbeJob : public PendingWork {
  public:
   explicit ProbeJob(const py::object& extents)
@@ -458,25 +449,23 @@ class ProbeJob : public PendingWork {
   py::object extents_;
 };
 
-/// Job that reads a batch of samples.
 class ReadJob : public PendingWork {
  public:
   ReadJob(const py::object& extents, const py::object& skip, bool check, bool scans)
       : ReadJob(extents, make_task(py::cast<const BoundExtents&>(extents), skip, check, scans)) {}
   ~ReadJob() override { end(); }
 
-  /// Returns each sample's bytes as an array that owns them; None where there are none. Call once.
-  py::list take() {
+  std::vector<std::optional<py::array_t<uint8_t>>> take() {
     require_done();
-    py::list arrays;
+    std::vector<std::optional<py::array_t<uint8_t>>> arrays;
     for (Blob& blob : task_->blobs()) {
       if (!blob.data) {
-        arrays.append(py::none());
+        arrays.emplace_back();
         continue;
       }
       uint8_t* data = blob.data.release();
       const py::capsule owner(data, [](void* bytes) { delete[] static_cast<uint8_t*>(bytes); });
-      arrays.append(py::array_t<uint8_t>(static_cast<py::ssize_t>(blob.size), data, owner));
+      arrays.emplace_back(py::array_t<uint8_t>(static_cast<py::ssize_t>(blob.size), data, owner));
     }
     return arrays;
   }
@@ -499,40 +488,63 @@ class ReadJob : public PendingWork {
 }  // namespace
 
 void bind_job(py::module_& m) {
-  py::class_<PendingWork>(m, "Work")
-      .def("run", &PendingWork::run_here)
-      .def("wait", &PendingWork::wait, py::arg("timeout") = py::none())
+  py::class_<PendingWork>(m, "Work", "Work on the samples of a batch. Runs once.")
+      .def("run", &PendingWork::run_here, "Do the work in the calling thread.")
+      .def("wait", &PendingWork::wait, py::arg("timeout") = py::none(),
+           "Return whether it is done. Releases the GIL.")
       .def("done", &PendingWork::done)
-      .def("cancel", &PendingWork::cancel)
-      .def("failures", &PendingWork::failures);
-  py::class_<Rendering>(m, "Rendering")
+      .def("cancel", &PendingWork::cancel,
+           "Cancel: samples not yet begun fail with the code cancelled.")
+      .def("failures", &PendingWork::failures,
+           "Return (index, code, detail, offset) of each failed sample.");
+  py::class_<Rendering>(m, "Rendering",
+                        R"(How a batch's images are made for one view, and the memory for them.
+
+out: N x H x W x 3, or a list of H x W x 3, with contiguous pixels or planes; bfloat16 as 16-bit
+integers. dtype: uint8, or (value / 255 - mean) / std as float32, float16 or bfloat16. cuts: the
+geometry of each sample; for Rows, it is drawn by the view's key. program: augmentations of what the
+cuts leave. fill: R, G and B outside the image. targets: boxes after the cuts, which crops of the
+program depend on.)")
       .def(py::init<py::object, std::string, Numbers, Numbers, py::object, std::optional<uint64_t>,
                     py::object, std::array<uint8_t, 3>, py::object>(),
            py::arg("out"), py::kw_only(), py::arg("dtype") = "uint8", py::arg("mean") = py::none(),
            py::arg("std") = py::none(), py::arg("cuts") = py::none(), py::arg("key") = py::none(),
            py::arg("program") = py::none(), py::arg("fill") = std::array<uint8_t, 3>{},
-           py::arg("targets") = py::none())
-      .def("one", &Rendering::one, py::arg("index"), py::arg("cut"))
-      .def_readonly("out", &Rendering::out)
-      .def_readonly("cuts", &Rendering::cuts);
-  py::class_<DecodeJob, PendingWork>(m, "DecodeJob")
+           py::arg("targets") = py::none());
+  py::class_<DecodeJob, PendingWork>(
+      m, "DecodeJob",
+      R"(A batch in one or more views; holds its samples' memory until it is done and dropped.
+
+data: encoded bytes or pixels in memory, Extents or Rows. seek_points: one a sample, or None for
+those without; Extents have their own. skip, a byte a sample: read and report nothing of it. stride:
+build seek points, so many pixels apart, for JPEGs without. check: check Extents' checksums.
+max_scans: JPEGs of more scans are unsupported. orientations: of EXIF; -1: as the JPEG says.)")
       .def(py::init<const py::object&, const std::vector<Rendering>&, const py::object&,
                     const py::object&, int, bool, int, const py::object&>(),
            py::arg("data"), py::arg("views"), py::kw_only(), py::arg("seek_points") = py::none(),
            py::arg("skip") = py::none(), py::arg("stride") = 0, py::arg("check") = true,
            py::arg("max_scans") = SampleOptions{}.max_scans, py::arg("orientations") = py::none())
-      .def("cuts", &DecodeJob::cuts, py::arg("view") = 0)
-      .def("collect", &DecodeJob::collect, py::arg("timeout") = py::none());
-  py::class_<ProbeJob, PendingWork>(m, "ProbeJob")
+      .def("cuts", &DecodeJob::cuts, py::arg("view") = 0,
+           "Return the cuts of a view of a finished job.")
+      .def("collect", &DecodeJob::collect, py::arg("timeout") = py::none(),
+           "Wait; return failures; (index, seek points, size, mtime_ns) of those built; seconds of "
+           "reading and of decoding; and the bytes read. TimeoutError: not done.");
+  py::class_<ProbeJob, PendingWork>(
+      m, "ProbeJob", "Search for widths, heights and encodings of Extents where the width is 0.")
       .def(py::init<const py::object&>(), py::arg("extents"));
-  py::class_<ReadJob, PendingWork>(m, "ReadJob")
+  py::class_<ReadJob, PendingWork>(m, "ReadJob",
+                                   R"(Read whole samples of Extents, for other decoders.
+
+skip: a byte a sample. scans: leave out baseline JPEGs whose scan is damaged.)")
       .def(py::init<const py::object&, const py::object&, bool, bool>(), py::arg("extents"),
            py::kw_only(), py::arg("skip") = py::none(), py::arg("check") = true,
            py::arg("scans") = false)
-      .def("take", &ReadJob::take)
-      .def("seconds", &ReadJob::seconds);
+      .def("take", &ReadJob::take,
+           "Return each sample's bytes; None if it was not read. Call once, when done.")
+      .def("seconds", &ReadJob::seconds, "Return the seconds of all threads together.");
 
-  py::class_<Engine>(m, "ThreadPool")
+  py::class_<Engine>(m, "ThreadPool",
+                     "Pool of threads. Its first batch starts them, and again in a forked process.")
       .def(py::init<int>(), py::arg("threads"))
       .def_property_readonly("threads", &Engine::threads)
       .def("submit", [](Engine& engine, PendingWork& job) { job.submit(engine); }, py::arg("job"));

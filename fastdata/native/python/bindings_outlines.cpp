@@ -75,7 +75,6 @@ class BoundOutlines {
   Outlines outlines_;
 };
 
-/// Job that paints the masks of a batch.
 class MaskJob : public PendingWork {
  public:
   using Kept = std::pair<Row<int32_t>, Offsets>;
@@ -156,13 +155,25 @@ class MaskJob : public PendingWork {
 }  // namespace
 
 void bind_outlines(py::module_& m) {
-  py::class_<BoundOutlines>(m, "OutlineArrays")
+  py::class_<BoundOutlines>(m, "OutlineArrays",
+                            R"(Outlines of the objects of N images: polygons or run lengths of each.
+
+offsets: (N + 1,), of each image's objects. polygons: (offsets of each object's polygons; of each
+polygon's numbers; the numbers, x, y, x, y, ..., in pixels or relative). runs: (height and width
+of each object's mask, (objects, 2), below 0 for objects with polygons; offsets of each object's
+lengths; the lengths, uint32, or COCO's text, uint8).)")
       .def(py::init<Row<int32_t>, Row<int32_t>, Offsets, std::optional<BoundOutlines::Polygons>,
                     bool, std::optional<BoundOutlines::Runs>>(),
            py::arg("widths"), py::arg("heights"), py::arg("offsets"),
            py::arg("polygons") = py::none(), py::arg("relative") = false,
            py::arg("runs") = py::none());
-  py::class_<MaskJob, PendingWork>(m, "MaskJob")
+  py::class_<MaskJob, PendingWork>(
+      m, "MaskJob",
+      R"(Masks of objects after each image's cut and its draws of program, 0 or 1 but for fills.
+
+sizes: (width, height) of each image's masks, (N, 2). out: the masks of all images. kept: (numbers
+of the objects to paint in their image; offsets of each image's); None: all. The offset of a
+failure is one more than the object's number in its image; 0: no object's.)")
       .def(py::init<const py::object&, const py::object&, const Row<int32_t>&, const py::object&,
                     const py::object&, const std::optional<MaskJob::Kept>&, const py::object&,
                     uint8_t>(),

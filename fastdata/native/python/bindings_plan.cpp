@@ -54,10 +54,13 @@ py::array_t<uint64_t> sample_keys_python(uint64_t view_key, const Row<int64_t>& 
 
 void bind_plan(py::module_& m) {
   m.attr("MOST_BUDGET") = kMostBudget;
-  m.def("draw_bits", &draw_bits, py::arg("key"), py::arg("draw"));
+  m.def("draw_bits", &draw_bits, py::arg("key"), py::arg("draw"),
+        "Return number draw of the stream of key; all are unsigned, of 64 bits.");
   m.def("sample_keys", &sample_keys_python, py::arg("view_key"), py::arg("numbers"),
-        py::arg("occurrences") = py::none());
-  m.def("pack", &pack_python, py::arg("lengths"), py::arg("budget"));
+        py::arg("occurrences") = py::none(),
+        "Return the keys of samples of a view, of the shape of numbers.");
+  m.def("pack", &pack_python, py::arg("lengths"), py::arg("budget"),
+        "Pack items into batches of a budget by best fit; return them, and where batches begin.");
 }
 
 }  // namespace fastdata

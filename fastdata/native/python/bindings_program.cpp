@@ -96,25 +96,26 @@ py::tuple names_of(const NamedKind& kind) {
   return py::tuple(names);
 }
 
-/// ([(operation, values)], [(left, top, width, height)], width, height).
-py::tuple draw(const StepProgram& program, uint64_t key, int width, int height,
-               const BoundTargets* targets) {
+using DrawnTuple = std::tuple<std::vector<std::tuple<std::string, std::vector<double>>>,
+                              std::vector<std::tuple<int, int, int, int>>, int, int>;
+
+DrawnTuple draw(const StepProgram& program, uint64_t key, int width, int height,
+                const BoundTargets* targets) {
   Drawn drawn;
   Targets moved = targets ? targets->all.at(0) : Targets{};
   const Status s = program.draw(key, width, height, drawn, targets ? &moved : nullptr);
   if (!s.ok()) throw py::value_error(s.detail);
-  py::list calls, erased;
+  DrawnTuple found{{}, {}, drawn.width, drawn.height};
+  auto& [calls, erased, width_after, height_after] = found;
   for (const Call& call : drawn.calls) {
     const NamedKind& info = info_of(call.operation);
-    calls.append(py::make_tuple(
-        info.name, std::vector<double>(call.values, call.values + info.parameters.size())));
+    calls.emplace_back(info.name,
+                       std::vector<double>(call.values, call.values + info.parameters.size()));
   }
-  for (const Erasure& e : drawn.erasures)
-    erased.append(py::make_tuple(e.left, e.top, e.width, e.height));
-  return py::make_tuple(calls, erased, drawn.width, drawn.height);
+  for (const Erasure& e : drawn.erasures) erased.emplace_back(e.left, e.top, e.width, e.height);
+  return found;
 }
 
-/// (width, height) of each image after it, whose canvas it begins with; 0 where it does not fit.
 py::array_t<int32_t> sizes(const StepProgram& program,
                            const py::array_t<Cut, py::array::c_style>& cuts) {
   py::array_t<int32_t> found({cuts.size(), py::ssize_t{2}});
@@ -123,8 +124,8 @@ py::array_t<int32_t> sizes(const StepProgram& program,
   Drawn drawn;
   for (py::ssize_t i = 0; i < cuts.size(); i++, cut++, size += 2) {
     const bool fits = program.draw(cut->key, cut->canvas[0], cut->canvas[1], drawn).ok();
-    size[0] = fits ? drawn.width : 0;
-    size[1] = fits ? drawn.height : 0;
+    size[0] = fits ? static_cast<int32_t>(drawn.width) : 0;
+    size[1] = fits ? static_cast<int32_t>(drawn.height) : 0;
   }
   return found;
 }
@@ -148,17 +149,29 @@ void bind_program(py::module_& m) {
   for (const NamedKind& kind : operation_kinds()) operations[kind.name] = names_of(kind);
   m.attr("STEPS") = steps;
   m.attr("OPERATIONS") = operations;
-  m.def("linspace", &linspace_python, py::arg("start"), py::arg("end"), py::arg("count"));
+  m.def("linspace", &linspace_python, py::arg("start"), py::arg("end"), py::arg("count"),
+        "Return the entries of torch.linspace(start, end, count).");
   m.def("resized_shorter", &resized_shorter_python, py::arg("width"), py::arg("height"),
-        py::arg("shorter"), py::arg("bound"));
-  py::class_<StepProgram>(m, "StepProgram")
+        py::arg("shorter"), py::arg("bound"),
+        "Return (width, height) after resizing the shorter side; bound 0: no bound.");
+  py::class_<StepProgram>(m, "StepProgram",
+                          R"(Steps as a tree in pre-order, which fastdata.transforms.tree makes.
+
+nodes: (kind, end, first value, first draw). The first leading ones below the root are folded
+into the region that is decoded; the others run on its pixels.)")
       .def(py::init(&make_program), py::arg("nodes"), py::arg("values"), py::arg("tables"),
            py::arg("leading") = 0)
-      .def("cuts", &draw_cuts, py::arg("widths"), py::arg("heights"), py::arg("keys"))
+      .def("cuts", &draw_cuts, py::arg("widths"), py::arg("heights"), py::arg("keys"),
+           "Return one CUT for each image, drawn by its size in pixels and its key.")
       .def("draw", &draw, py::arg("key"), py::arg("width"), py::arg("height"),
-           py::arg("targets") = py::none())
-      .def("sizes", &sizes, py::arg("cuts"))
-      .def_property_readonly("changes_pixels", &StepProgram::changes_pixels);
+           py::arg("targets") = py::none(),
+           R"(Return what is drawn for an image of this size, by a sample's key.
+
+[(operation, values)], [(left, top, width, height)] of erased parts, width, height.)")
+      .def("sizes", &sizes, py::arg("cuts"),
+           "Return (width, height) of each result, (N, 2); 0 where the program does not fit.")
+      .def_property_readonly("changes_pixels", &StepProgram::changes_pixels,
+                             "Whether the steps that run on pixels change them.");
 }
 
 }  // namespace fastdata

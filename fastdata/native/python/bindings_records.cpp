@@ -2,6 +2,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "io/crc32c.h"
@@ -149,7 +150,6 @@ struct Values {
   size_t count;
 };
 
-/// Adds places in the heap and checksums to records; returns their part of the heap.
 py::bytes seal_records(const py::object& records, int64_t first, int64_t heap_at,
                        const std::pair<py::object, py::object>& keys,
                        const std::pair<py::object, py::object>& paths,
@@ -188,9 +188,9 @@ py::bytes seal_records(const py::object& records, int64_t first, int64_t heap_at
   return as_bytes(heap);
 }
 
-/// Splits the part of the heap that belongs to some sound records. Returns the number of rows whose
-/// part is sound, and their keys, paths and, if `with_tables`, seek tables.
-py::tuple split_heap(ByteSpan all, ByteSpan bytes, int64_t first, bool with_tables, uint32_t seed) {
+std::tuple<size_t, py::bytes, py::bytes, py::bytes> split_heap(ByteSpan all, ByteSpan bytes,
+                                                               int64_t first, bool with_tables,
+                                                               uint32_t seed) {
   const size_t count = count_records(all);
   std::vector<uint8_t> keys, paths, tables;
   size_t i = 0;
@@ -215,43 +215,67 @@ py::tuple split_heap(ByteSpan all, ByteSpan bytes, int64_t first, bool with_tabl
       at += heap_size(record);
     }
   }
-  return py::make_tuple(i, as_bytes(keys), as_bytes(paths), as_bytes(tables));
+  return {i, as_bytes(keys), as_bytes(paths), as_bytes(tables)};
 }
 
 }  // namespace
 
 void bind_records(py::module_& m) {
-  py::class_<Files, std::shared_ptr<Files>>(m, "Files")
+  py::class_<Files, std::shared_ptr<Files>>(
+      m, "Files",
+      R"(Files by number, opened when they are read; the process keeps open the last ones.
+
+sizes: -1 for any. All methods raise OSError if a file cannot be read, and ValueError if it is
+another one than before, or than sizes say; with grows, size and time may differ.)")
       .def(py::init(&make_files), py::arg("paths"), py::arg("sizes") = py::none(), py::kw_only(),
            py::arg("grows") = false)
-      .def("read", &read_file, py::arg("number"), py::arg("offset"), py::arg("length"))
+      .def("read", &read_file, py::arg("number"), py::arg("offset"), py::arg("length"),
+           "Return bytes of a file; fewer at its end.")
       .def(
           "size", [](Files& files, size_t number) { return opened(files, number)->size(); },
-          py::arg("number"))
+          py::arg("number"), "Return a file's size in bytes when it was opened.")
       .def(
           "is_unchanged",
           [](Files& files, size_t number) {
             const auto file = opened(files, number);
             return file->current_stamp() == file->stamp();
           },
-          py::arg("number"));
-  m.def("close_files", &close_files);
-  py::class_<RecordTable>(m, "RecordTable")
+          py::arg("number"), "Return whether nobody has written to a file since it was opened.");
+  m.def("close_files", &close_files,
+        "Close half of the files that Files keep open; return whether there were any.");
+  py::class_<RecordTable>(m, "RecordTable",
+                          "Records of an index; see fastdata.storage.index.Index.locate.")
       .def(py::init(&open_records), py::arg("index"), py::arg("records_at"), py::arg("rows"),
            py::arg("heap_size"), py::arg("files"), py::arg("root"),
            py::arg("classes") = int64_t{1} << 31, py::arg("upright") = false, py::arg("seed") = 0)
-      .def("learn", &RecordTable::learn, py::arg("learnt"))
-      .def("gather", &gather_records, py::arg("indices"));
-  py::class_<BoundRows>(m, "Rows")
+      .def("learn", &RecordTable::learn, py::arg("learnt"),
+           "Take learnt seek points from a file from now on.")
+      .def("gather", &gather_records, py::arg("indices"),
+           "Return rows' extents; see fastdata.storage.index.ExtentTable.gather.");
+  py::class_<BoundRows>(m, "Rows",
+                        R"(Rows of an index, which a DecodeJob's threads look up and draw cuts for.
+
+numbers, occurrences: parts of the samples' keys (fastdata.plan.draws).)")
       .def(py::init(&make_rows), py::arg("table"), py::arg("indices"), py::arg("numbers"),
            py::arg("occurrences") = py::none(), py::arg("max_pixels") = 0)
       .def("__len__", &BoundRows::size)
-      .def_readonly("extents", &BoundRows::extents);
-  m.def("sound_records", &sound_records, py::arg("records"), py::arg("first"), py::arg("seed") = 0);
+      .def_property_readonly(
+          "extents",
+          [](const BoundRows& rows) -> const BoundExtents& {
+            return py::cast<const BoundExtents&>(rows.extents);
+          },
+          "The rows' extents, once their job is done.");
+  m.def("sound_records", &sound_records, py::arg("records"), py::arg("first"), py::arg("seed") = 0,
+        "Return the number of sound records before the first damaged one, from row first on.");
   m.def("seal_records", &seal_records, py::arg("records"), py::arg("first"), py::arg("heap_at"),
-        py::arg("keys"), py::arg("paths"), py::arg("tables"), py::arg("seed") = 0);
+        py::arg("keys"), py::arg("paths"), py::arg("tables"), py::arg("seed") = 0,
+        R"(Add checksums and places in the heap to records, in place; return their part of the heap.
+
+keys, paths, tables: (values one after the other; the offset of each, int64). seed: CRC-32C of the
+packing's generation, with which checksums begin.)");
   m.def("split_heap", &split_heap, py::arg("records"), py::arg("heap"), py::arg("first"),
-        py::arg("with_tables"), py::arg("seed") = 0);
+        py::arg("with_tables"), py::arg("seed") = 0,
+        "Return (rows before the first damaged one; keys, paths and seek tables of all rows).");
 }
 
 }  // namespace fastdata

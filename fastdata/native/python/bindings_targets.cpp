@@ -40,7 +40,6 @@ std::unique_ptr<BoundTargets> make_targets(const Row<int32_t>& widths, const Row
   return bound;
 }
 
-/// Draws the leading steps for each image, and moves its targets.
 py::array_t<Cut> cut(BoundTargets& targets, const StepProgram& program, const Row<uint64_t>& keys) {
   const auto count = static_cast<py::ssize_t>(targets.all.size());
   if (keys.ndim() != 1 || keys.size() != count) throw py::value_error("not a key for each image");
@@ -59,11 +58,7 @@ py::array_t<float> table(const std::vector<T>& items, py::ssize_t columns) {
   return py::array_t<float>({rows, columns}, reinterpret_cast<const float*>(items.data()));
 }
 
-/// (boxes, offsets, passed, their offsets, points, their offsets, sizes, whole, sizes before,
-/// matrices) after a program. Passed says of each of the image's first boxes how many times
-/// `sanitize` left it. A size is 1 x 1 where the program does not fit.
-py::tuple after(const BoundTargets& targets, const Row<uint64_t>& keys,
-                const StepProgram* program) {
+auto after(const BoundTargets& targets, const Row<uint64_t>& keys, const StepProgram* program) {
   const auto count = static_cast<py::ssize_t>(targets.all.size());
   if (keys.ndim() != 1 || keys.size() != count) throw py::value_error("not a key for each image");
   std::vector<TargetBox> boxes;
@@ -94,8 +89,8 @@ py::tuple after(const BoundTargets& targets, const Row<uint64_t>& keys,
     std::copy_n(one.matrix, 9, matrices.mutable_data(i));
   }
   const py::array_t<int32_t> times(static_cast<py::ssize_t>(passed.size()), passed.data());
-  return py::make_tuple(table(boxes, 4), offsets, times, first, table(points, 2), point_offsets,
-                        sizes, whole, before, matrices);
+  return std::make_tuple(table(boxes, 4), offsets, times, first, table(points, 2), point_offsets,
+                         sizes, whole, before, matrices);
 }
 
 std::unique_ptr<BoundTargets> one(const BoundTargets& targets, size_t number) {
@@ -107,12 +102,22 @@ std::unique_ptr<BoundTargets> one(const BoundTargets& targets, size_t number) {
 }  // namespace
 
 void bind_targets(py::module_& m) {
-  py::class_<BoundTargets>(m, "Targets")
+  py::class_<BoundTargets>(m, "Targets",
+                           R"(Boxes, (M, 4), and points, (K, 2), of N images, which follow draws.
+
+box_offsets, point_offsets: (N + 1,). whole: whether an image's boxes are integers, (N,) or (0,):
+torchvision truncates these.)")
       .def(py::init(&make_targets), py::arg("widths"), py::arg("heights"), py::arg("boxes"),
            py::arg("box_offsets"), py::arg("points"), py::arg("point_offsets"), py::arg("whole"))
-      .def("cut", &cut, py::arg("program"), py::arg("keys"))
-      .def("one", &one, py::arg("number"))
-      .def("after", &after, py::arg("keys"), py::arg("program") = py::none());
+      .def("cut", &cut, py::arg("program"), py::arg("keys"),
+           "Return StepProgram.cuts of the images, and move their targets. Call it once.")
+      .def("one", &one, py::arg("number"), "Return the targets of one image, or raise IndexError.")
+      .def("after", &after, py::arg("keys"), py::arg("program") = py::none(),
+           R"(Return what a program leaves: (boxes, offsets, passed, their offsets, points, their
+offsets, sizes, whole, sizes before, matrices from coordinates before to those after).
+
+passed: how many times sanitize left each of an image's first boxes. A size is 1 x 1 where the
+program does not fit.)");
 }
 
 }  // namespace fastdata

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common.h"
+#include "geometry/cut.h"
 #include "status.h"
 
 namespace fastdata {
@@ -86,7 +87,7 @@ namespace pybind11::detail {
 /// An argument with the buffer protocol, which stays in place during the call.
 template <>
 struct type_caster<fastdata::ByteSpan> {
-  PYBIND11_TYPE_CASTER(fastdata::ByteSpan, const_name("Buffer"));
+  PYBIND11_TYPE_CASTER(fastdata::ByteSpan, const_name("object"));
 
   bool load(handle object, bool) {
     view_.emplace(object);
@@ -96,6 +97,12 @@ struct type_caster<fastdata::ByteSpan> {
 
  private:
   std::optional<fastdata::View> view_;
+};
+
+/// The type of the rows of an array of cuts.
+template <>
+struct type_caster<fastdata::Cut> {
+  static constexpr auto name = const_name("numpy.void");
 };
 
 /// A status as (code, detail, offset).

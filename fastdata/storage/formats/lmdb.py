@@ -21,8 +21,9 @@ import lmdb
 import numpy as np
 
 from fastdata.errors import CorruptionError, is_no_space
+from fastdata.storage.descriptors import read_exactly
 from fastdata.storage.fields import Field
-from fastdata.storage.files import free_space, open_file, read_exactly, written_behind
+from fastdata.storage.files import free_space, open_file, written_behind
 from fastdata.storage.formats import NewSample
 from fastdata.storage.formats.values import as_file
 

@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 
 from fastdata.errors import CorruptionError
 from fastdata.storage.arrow import array
+from fastdata.storage.descriptors import read_exactly
 from fastdata.storage.fields import IMAGES, Field
-from fastdata.storage.files import crc32c_file, open_file, read_exactly
+from fastdata.storage.files import crc32c_file, open_file
 from fastdata.storage.formats import NewSample
 from fastdata.storage.formats.parquet_pages import (
     FOOTER_ERRORS,

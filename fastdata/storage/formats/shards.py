@@ -16,16 +16,17 @@ import numpy as np
 
 from fastdata._native import crc32c
 from fastdata.errors import CorruptionError, SourceError, UsageError, printable
-from fastdata.storage.direct import DirectFile
+from fastdata.storage.descriptors import read_exactly
 from fastdata.storage.encodings import EXTENSIONS
 from fastdata.storage.fields import Field
-from fastdata.storage.files import open_file, read_exactly
+from fastdata.storage.files import open_file
 from fastdata.storage.formats import NewSample
 from fastdata.storage.formats.npy import HEAD, head_of, read_header
 from fastdata.storage.formats.tars import Member, members
 from fastdata.storage.formats.values import as_file, member_name, member_names
 
 FILE_NAME = "shard-{:06d}.tar"
+_BUFFER = 1 << 20  # bytes of a write
 _MOST_SIDE = (1 << 31) - 1  # the index stores 32 bits
 
 
@@ -48,7 +49,7 @@ class ShardWriter:
             other = self._members.setdefault(extension, "fastdata's own")
             if other != "fastdata's own":
                 raise _one_member(f"{other} and fastdata's own", extension)
-        self._file = DirectFile(path)
+        self._file = path.open("wb", _BUFFER)
         self._at = 0
         self._crc = 0
         blobs = [field.name for field in fields if field.type is None]
@@ -111,7 +112,7 @@ class ShardWriter:
 
     def close(self) -> None:
         """Release the file, finished or not."""
-        self._file.abandon()
+        self._file.close()
 
 
 open_writer = ShardWriter

@@ -1,0 +1,48 @@
+"""Requests to a driver of fsspec, on its event loop: each with a limit of time, and cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from fastdata.waiting import awaited
+
+if TYPE_CHECKING:
+    import fsspec
+
+T = TypeVar("T")
+#: Runs a coroutine on a loop, as `run_on` does.
+Run: TypeAlias = "Callable[[asyncio.AbstractEventLoop, Coroutine[Any, Any, Any]], Any]"
+
+
+async def call_driver(
+    fs: fsspec.AbstractFileSystem, method: str, seconds: float | None, *args: Any, **options: Any
+) -> Any:
+    """Call a method of a driver, in a thread if it is not asynchronous; runs on `loop_of`.
+
+    Raise TimeoutError (asyncio's) after ``seconds``.
+    """
+    if getattr(fs, "async_impl", False):
+        work = getattr(fs, f"_{method}")(*args, **options)
+    else:
+        work = asyncio.to_thread(getattr(fs, method), *args, **options)
+    return await asyncio.wait_for(work, seconds)
+
+
+def loop_of(fs: fsspec.AbstractFileSystem | None) -> asyncio.AbstractEventLoop:
+    """Return the event loop of a driver's requests, which has its own thread."""
+    from fsspec.asyn import get_loop
+
+    loop: asyncio.AbstractEventLoop = getattr(fs, "loop", None) or get_loop()
+    return loop
+
+
+def run_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on another thread's loop; Ctrl-C, and the interpreter's end, cancel it."""
+    request = asyncio.run_coroutine_threadsafe(work, loop)
+    try:
+        result: T = awaited(request)
+        return result
+    finally:
+        request.cancel()
