@@ -40,8 +40,6 @@ from fastdata.storage.shapes import misshapen, why_misshapen
 
 #: Rows of a record batch of a listing.
 ROWS_PER_BATCH = 2_048
-#: Key hashes to compare in memory at a time, and to read from a file at a time.
-_COMPARED_AT_ONCE, _HASHES_READ = 4_000_000, 1 << 20
 #: Tasks on listings that may finish ahead of a slower one.
 AHEAD = 1024
 
@@ -174,14 +172,10 @@ def write_listing(
             source.hint,
         )
     write_summary(folder, rows, totals, left_out)
-    buckets = 1 + total // _COMPARED_AT_ONCE
-    check = partial(_repeated_hashes, folder, len(rows), buckets)
-    repeated: set[int] = set()
-    for hashes in executor.run(check, range(buckets), ahead=AHEAD):
-        repeated.update(hashes)
     listing = RecordListing(folder)
-    clashes = _clashes(listing, repeated) if repeated else []
-    if clashes:
+    hashes = np.sort(np.concatenate([*_key_hashes(folder, len(rows))]))
+    repeated = hashes[1:][hashes[1:] == hashes[:-1]]
+    if len(repeated) and (clashes := _clashes(listing, repeated)):
         shown = clashes[:_MOST_CLASHES]
         if len(clashes) > len(shown):
             shown.append(f"and {len(clashes) - len(shown):,} more")
@@ -234,29 +228,25 @@ def listed_at(folder: Path) -> int:
 def _list_shard(
     folder: Path, schema: pa.Schema, numbered: tuple[int, Listable]
 ) -> tuple[int, Totals, Mapping[str, int]]:
-    """List a shard into a file of the folder, and its keys' hashes into another.
+    """List a shard into a file of the folder.
 
     Return the number of records, their sums, and numbers of skipped files by suffix. Does not sync
     to the disk: an interrupted run lists again.
     """
     number, shard = numbered
     path = shard_path(folder, number)
-    temporary_hashes = temporary_name(_hashes_path(path))
     rows = size = held = 0
 
     def batches() -> Iterator[pa.RecordBatch]:
         nonlocal rows, size, held
         for batch in _batches(shard.records(), schema):
-            hash_file.write(_hashes(batch.column("key").to_pylist()).tobytes())
             yield batch
             rows += batch.num_rows
             size += int(as_numpy(batch.column("size")).sum())
             held += sum(column.nbytes for column in batch.columns[len(SCHEMA) :])
             report(batch.num_rows, 0)
 
-    with temporary_hashes.open("wb") as hash_file:
-        write_shard(path, batches(), schema)
-    os.replace(temporary_hashes, _hashes_path(path))
+    write_shard(path, batches(), schema)
     return rows, Totals(size, held), getattr(shard, "left_out", {})
 
 
@@ -272,10 +262,6 @@ def write_shard(path: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema
 def shard_path(folder: Path, number: int) -> Path:
     """Return the path of a shard's file."""
     return folder / f"{number:06d}.arrow"
-
-
-def _hashes_path(path: Path) -> Path:
-    return path.with_suffix(".hashes")
 
 
 def _batches(records: Iterator[Record], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -312,33 +298,28 @@ def _require_safe(record: Record) -> None:
         )
 
 
-def _hashes(keys: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """Return a hash of each key, the same in every process."""
-    digests = (hashlib.blake2b(key.encode(), digest_size=8).digest() for key in keys)
-    return np.frombuffer(b"".join(digests), np.uint64)
+def _hashes(keys: Sequence[str]) -> npt.NDArray[np.int64]:
+    return np.fromiter(map(hash, keys), np.int64, len(keys))
 
 
-def _repeated_hashes(folder: Path, shards: int, buckets: int, bucket: int) -> list[int]:
-    """Return the repeated hashes of one bucket; buckets limit the memory needed."""
-    pieces = [np.empty(0, np.uint64)]
+def _key_hashes(folder: Path, shards: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield hashes of all keys, which take less memory than the keys."""
+    keys_alone = pa.ipc.IpcReadOptions(included_fields=[SCHEMA.get_field_index("key")])
     for number in range(shards):
-        with _hashes_path(shard_path(folder, number)).open("rb") as file:
-            while len(hashes := np.fromfile(file, np.uint64, _HASHES_READ)):
-                pieces.append(hashes[hashes % np.uint64(buckets) == bucket])
-    values = np.sort(np.concatenate(pieces))
-    repeated: list[int] = values[1:][values[1:] == values[:-1]].tolist()
-    return repeated
+        with pa.OSFile(str(shard_path(folder, number))) as file:
+            shard = pa.ipc.open_file(file, options=keys_alone)
+            for at in range(shard.num_record_batches):
+                yield _hashes(shard.get_batch(at).column(0).to_pylist())
 
 
-def _clashes(listing: RecordListing, repeated: set[int]) -> list[str]:
+def _clashes(listing: RecordListing, repeated: npt.NDArray[np.int64]) -> list[str]:
     """Return a sentence for each row whose key an earlier row has."""
     seen: dict[str, str] = {}
     clashes: list[str] = []
-    wanted = np.array(sorted(repeated), np.uint64)
     for batch in listing.batches(0, len(listing)):
         keys = batch.column("key").to_pylist()
         paths = batch.column("path").to_pylist()
-        for at in np.flatnonzero(np.isin(_hashes(keys), wanted)).tolist():
+        for at in np.flatnonzero(np.isin(_hashes(keys), repeated)).tolist():
             path = printable(redact(paths[at].decode("utf-8", "surrogateescape")))
             if keys[at] in seen:
                 clashes.append(f"two images have the key {keys[at]}: {seen[keys[at]]} and {path}")
