@@ -86,8 +86,11 @@ _REMEDIES = {
 #: Where datasets keep the folder, or the files, of their images.
 _ROOTS: tuple[Callable[[Any], Any], ...] = (
     *map(operator.attrgetter, ("root", "reader.root", "input_dir", "img_dir", "dataset.root")),
+    lambda pipeline: "::".join(pipeline.pipeline[0].urls),
     lambda streaming: streaming.streams[0].local,
 )
+#: Most characters of them in a message: thousands of files would bury the advice.
+_LONGEST = 400
 
 
 def remedy(dataset: Any, wraps: bool = False) -> str:
@@ -106,7 +109,7 @@ def _root(dataset: Any) -> str:
             root = get(dataset)
         except Exception:  # a dataset's property may raise anything
             continue
-        if isinstance(root, (str, os.PathLike)) and os.fspath(root):
+        if isinstance(root, (str, os.PathLike)) and 0 < len(os.fspath(root)) <= _LONGEST:
             return repr(os.fspath(root))
     return "ROOT"
 
