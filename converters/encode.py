@@ -8,8 +8,7 @@ from typing import Any
 
 from PIL import ExifTags, Image
 
-from fastdata.decode.codecs import open_image
-from fastdata.decode.pillow import ImageInfo
+from fastdata.decode.pillow import ImageInfo, open_image
 from fastdata.errors import SampleError, UsageError
 from fastdata.text import human_size
 

@@ -29,7 +29,7 @@ from fastdata.converters.trees import (
     unreadable,
 )
 
-from fastdata.decode.codecs import probe
+from fastdata.decode.pillow import probe
 from fastdata.errors import CorruptionError, SampleError, SourceError, UsageError, printable
 from fastdata.remote.files import SourceFile, file_at
 from fastdata.remote.urls import is_url, redact

@@ -26,7 +26,7 @@ from fastdata.converters.rowfiles import (
 )
 from fastdata.converters.rows import column_path
 
-from fastdata.decode.codecs import probe
+from fastdata.decode.pillow import probe
 from fastdata.errors import SampleError, SourceError, UsageError
 from fastdata.once import once
 from fastdata.remote.files import SourceFile

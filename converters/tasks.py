@@ -18,7 +18,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from fastdata._native import crc32c
 from fastdata.converters.encode import Encoding
 from fastdata.converters.listing import UNCHANGED, Estimate, RecordListing, Unit, listed_at
 from fastdata.converters.options import PackOptions
@@ -26,9 +25,9 @@ from fastdata.converters.parts import NO_FILE, Bad, PartBuilder
 from fastdata.converters.records import Record, read_record
 from fastdata.converters.rows import NullError, read_row
 
-from fastdata.decode.codecs import probe
+from fastdata._native import crc32c
 from fastdata.decode.jpeg import SEEK_BATCH, seek_tables
-from fastdata.decode.pillow import ImageInfo
+from fastdata.decode.pillow import ImageInfo, probe
 from fastdata.errors import DataError, SampleError, UnreadableError, printable
 from fastdata.executors import report
 from fastdata.remote.answers import ChangedError

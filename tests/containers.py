@@ -19,7 +19,6 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from fastdata._native import crc32c
 from fastdata.converters import ImageFolder, ImageSource, PackResult, pack
 from fastdata.converters.options import PackOptions
 from hypothesis import HealthCheck, given, settings
@@ -28,6 +27,7 @@ from PIL import Image
 from tiers import slow
 
 from fastdata import ImageDataset, verify
+from fastdata._native import crc32c
 from fastdata.errors import CorruptionError
 from fastdata.storage import formats
 from fastdata.storage.encodings import ENCODINGS

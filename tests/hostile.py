@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from containers import edit_manifest, exchanged, load_manifest
-from fastdata._native import crc32c
 
+from fastdata._native import crc32c
 from fastdata.storage import manifest
 from fastdata.storage.files import crc32c_file
 

@@ -28,8 +28,9 @@ from test_codecs import LAYOUTS, OTHERS, animated, chunk, make_png
 from torchvision_stub import import_torchvision
 
 from fastdata import DataLoader, ImageDataset
-from fastdata.decode.codecs import Encoded, kind_of
+from fastdata.decode.codecs import Encoded
 from fastdata.decode.limits import Limits
+from fastdata.decode.pillow import kind_of
 from fastdata.errors import BadSamplesError, SampleError
 from fastdata.transforms import CenterCrop
 
@@ -68,14 +69,6 @@ def seeds() -> list[bytes]:
             made.append(as_file(pixels, kind, mode, **options))
     made += [animated(kind) for kind in ("PNG", "WEBP", "GIF")]
     pixels = picture(33, 25, 1, 30)
-    with suppress(ImportError):
-        import imagecodecs
-
-        made += [
-            imagecodecs.jpegxl_encode(pixels, lossless=True),
-            imagecodecs.jpegxl_encode(pixels, level=60),
-            imagecodecs.jpegxl_encode(pixels[..., 0]),
-        ]
     with suppress(ImportError):
         import pillow_heif
 
@@ -142,12 +135,7 @@ def mutated(all_seeds: list[bytes], rng: random.Random) -> bytes:
 def by_pillow(data: bytes, as_pixels: Callable[[Image.Image], Any]) -> Any:
     """The pixels by Pillow, or by what decodes a kind that it lacks; None if that refuses them."""
     try:
-        kind = kind_of(data)
-        if kind == "jxl":
-            import imagecodecs
-
-            return as_pixels(Image.fromarray(imagecodecs.jpegxl_decode(data)))
-        if kind == "heic":
+        if kind_of(data) == "heic":
             import pillow_heif
 
             return as_pixels(pillow_heif.HeifImageFile(io.BytesIO(data)))

@@ -25,10 +25,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from containers import exchanged, load_manifest, pack_tree
-from fastdata._native import crc32c
 from jpegs import encode, picture
 
 from fastdata import ImageDataset, stage
+from fastdata._native import crc32c
 from fastdata.errors import FastdataError, UsageError
 from fastdata.remote import RemoteOptions
 from fastdata.remote.cache import _MAGIC, _TRAILER

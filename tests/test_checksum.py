@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-from fastdata._native import crc32c, crc32c_combine
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fastdata import _native
+from fastdata._native import crc32c, crc32c_combine
 from fastdata.storage.files import crc32c_file, crc32c_range
 
 

@@ -30,7 +30,7 @@ from torchvision_stub import import_torchvision
 from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset, verify
-from fastdata.decode.codecs import probe
+from fastdata.decode.pillow import probe
 from fastdata.remote import RemoteOptions
 from fastdata.transforms import (
     CenterCrop,

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from containers import load_manifest, pack_tree, png
-from fastdata._native import crc32c
 from fastdata.converters.packed import PackedDataset
 from fastdata.converters.parquet import ParquetImages
 from fastdata.converters.table import TableImages
@@ -29,6 +28,7 @@ from tiers import slow
 from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset, verify
+from fastdata._native import crc32c
 from fastdata.errors import CorruptionError, UsageError
 from fastdata.storage.arrow import as_arrow
 from fastdata.storage.records import Row, rows_to_batch, write_index

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from containers import as_nobody, edit_manifest, exchanged, load_manifest, pack_tree
-from fastdata._native import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sources import make_tree
 from tiers import slow
 
+from fastdata._native import crc32c
 from fastdata.errors import CorruptionError, DatasetError
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.index import Index

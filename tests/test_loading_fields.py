@@ -12,7 +12,7 @@ import torch
 from field_data import image_file
 
 from fastdata import ImageDataset, Ragged
-from fastdata.decode import Engine
+from fastdata.decode.engine import Engine
 from fastdata.errors import SampleError
 from fastdata.executors import helper_threads
 from fastdata.loading.fields.buffers import BufferPool
@@ -72,7 +72,9 @@ class Opened:
         self.pipeline: Pipeline = open_pipeline(context, [recipe], [readable])
 
     def begin(self, *rows: int) -> Batch:
-        return self.pipeline.begin(self.numbering.plan(np.array(rows)), KEY)
+        batch = Batch(self.numbering.plan(np.array(rows)), KEY, self.pipeline.fields)
+        self.pipeline.advance(batch)
+        return batch
 
     def values(self, name: str, *rows: int) -> list[Any]:
         batch = self.begin(*rows)

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from containers import as_nobody
-from fastdata._native import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fastdata import ImageDataset, stage, verify
+from fastdata._native import crc32c
 from fastdata.errors import CorruptionError, DatasetError, VersionError
 from fastdata.storage.manifest import FORMAT_VERSION, WORK_NAME, FileEntry, Manifest
 

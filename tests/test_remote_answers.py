@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from fastdata._native import crc32c
 from flaky_proxy import PASSING, Exchange, FlakyProxy
 from loader_data import CROPS, SAMPLES, dataset, same
 from object_stores import Store, web_store
@@ -18,6 +17,7 @@ from tiers import slow
 from web_server import Quiet, serving
 
 from fastdata import DataLoader, ImageDataset
+from fastdata._native import crc32c
 from fastdata.errors import OutageError, RemoteError
 from fastdata.remote import RemoteOptions, answers
 from fastdata.remote.files import remote_path

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from botocore.exceptions import NoCredentialsError
-from fastdata._native import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from object_stores import Bucket
 from sources import jpeg, require_said, run
 from tiers import slow
 
+from fastdata._native import crc32c
 from fastdata.errors import RemoteError, UsageError
 from fastdata.remote.drivers import open_filesystem, parse_storage_options
 from fastdata.remote.files import remote_path

@@ -14,7 +14,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fastdata._native import crc32c
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.options import PackOptions
 from fastdata.converters.packing import SILENT, PackingProgress, pack
@@ -35,6 +34,7 @@ from test_cifar import Made, calls, write_archive
 from tiers import slow
 
 from fastdata import ImageDataset
+from fastdata._native import crc32c
 from fastdata.errors import DataError
 from fastdata.remote.filesystem import list_files, read_bytes, remove, upload
 from fastdata.remote.urls import join_url

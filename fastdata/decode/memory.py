@@ -15,7 +15,7 @@ import pyarrow as pa
 from PIL import Image
 
 from fastdata._native import crc32c
-from fastdata.decode.codecs import kind_of
+from fastdata.decode.pillow import kind_of
 from fastdata.errors import UsageError
 from fastdata.storage.arrow import as_arrow, child_of, nullable, stored_type
 from fastdata.storage.encodings import is_image_name

@@ -8,9 +8,12 @@ only the end marker is checked; ``fastdata verify`` checks the rest.
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -91,7 +94,55 @@ def _find_segments(jpeg: bytes, marker: int, name: bytes) -> list[tuple[int, int
 _PILLOW_ENCODINGS = {
     **{name.upper(): name for name in ("png", "webp", "bmp", "gif", "tiff", "ppm", "avif", "jpeg")},
     "MPO": "jpeg",
+    "HEIF": "heic",
+    "JXL": "jxl",
 }
+_HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+
+
+def kind_of(data: bytes) -> str:
+    """Return an image's kind by its first bytes: a name of `fastdata.storage.encodings`."""
+    if (kind := _native.probe(data)[0]) != "unknown":
+        return kind
+    if data[4:8] == b"ftyp":
+        brands = data[8 : int.from_bytes(data[:4], "big")]
+        if b"avif" in brands or b"avis" in brands:
+            return "avif"
+        return "heic" if data[8:12] in _HEIC_BRANDS else "other"
+    if data[:2] == b"\xff\x0a" or data[:12] == b"\0\0\0\x0cJXL \r\n\x87\n":
+        return "jxl"
+    if data[:4] in (b"II*\0", b"MM\0*"):
+        return "tiff"
+    return "ppm" if re.match(rb"P[1-6f]\s", data) else "other"
+
+
+#: Kinds that Pillow opens by a plugin that may be missing, Pillow's own of 11.3 or another
+#: package's: in words, their module, Pillow's name.
+_PLUGINS = {"avif": ("AVIF", "PIL._avif", "AVIF"), "heic": ("HEIC", "pillow_heif", "HEIF")}
+
+
+def missing_plugin(kind: str) -> str:
+    """Say which plugin Pillow lacks for a kind of image; "" for none. Registers the plugin."""
+    name, module, format_name = _PLUGINS.get(kind, ("", "", ""))
+    Image.init()
+    if not module or (format_name in Image.OPEN and kind != "avif"):
+        return ""
+    reason = _import_plugin(module)
+    return reason and f"is a {name} image, which {module} decodes, and that {reason}"
+
+
+@cache
+def _import_plugin(module: str) -> str:
+    """Import and register a plugin; return the reason if that fails, else ""."""
+    try:
+        plugin = import_module(module)
+    except ModuleNotFoundError as error:
+        return "is not installed" if error.name == module else f"cannot be imported: {error}"
+    except Exception as error:  # a library that is broken may raise anything
+        return f"cannot be imported: {error}"
+    if module == "pillow_heif":
+        plugin.register_heif_opener()
+    return ""
 
 
 #: Colour components by Pillow's mode. A palette holds colours; transparency is not counted
@@ -135,7 +186,12 @@ def _probe_with_pillow(data: bytes) -> ImageInfo:
 
 def _opened(data: bytes) -> ImageFile.ImageFile:
     """Open an image unless Pillow would run a program to decode it, or open another file in it."""
-    image = Image.open(io.BytesIO(data))
+    try:
+        image = Image.open(io.BytesIO(data))
+    except UnidentifiedImageError:
+        if missing := missing_plugin(kind_of(data)):
+            raise SampleError(missing, 'pip install "fastdata-torch[codecs]"') from None
+        image = Image.open(io.BytesIO(data))
     if image.format == "EPS":
         raise SampleError(
             "is PostScript (EPS), a program that Ghostscript would run: it is never run",

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from PIL import Image
 
 from fastdata import _native
-from fastdata.decode.codecs import Encoded, Foreseen, decoder_of, foresee, open_image
+from fastdata.decode.codecs import Encoded, Foreseen, decoder_of, foresee
 from fastdata.decode.decoders import NATIVE
 from fastdata.decode.limits import Limits
-from fastdata.decode.pillow import RGB, ImageInfo, Style
+from fastdata.decode.pillow import RGB, ImageInfo, Style, open_image
 from fastdata.errors import FastdataError, SampleError
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.files import open_file

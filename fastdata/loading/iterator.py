@@ -84,13 +84,28 @@ class NativeIterator(Iterator[Any]):
             raise _closed()
         if os.getpid() != self._process:
             raise after_fork()
+        config = self._config
         with self._taking:
-            began = time.perf_counter()
-            taken = batch = None
+            began, taken, result = time.perf_counter(), None, None
             try:
-                taken = self._take()
+                while taken is None and self._top_up(max(config.prefetch, 1)):
+                    batch = self._under_way[0]
+                    try:
+                        errors = self._pipeline.finish(batch, config.timeout)
+                    except FastdataError:  # of the batch as a whole
+                        self._deliver(batch)
+                        self._pipeline.cancel(batch)
+                        batch.states.clear()  # the error refers to this frame
+                        raise
+                    self._deliver(batch)
+                    taken = self._settled(batch, errors)
+                if taken is None and self._late is not None:
+                    late, self._late = self._late, None
+                    raise late
                 if taken is not None:
-                    batch = self._assemble(*taken)
+                    # The threads go on with this while the consumer works.
+                    self._top_up(config.prefetch)
+                    result = self._assemble(*taken)
             except BaseException as error:
                 if self._close is None and isinstance(error, Exception):
                     raise _closed() from None  # by another thread, meanwhile
@@ -107,7 +122,7 @@ class NativeIterator(Iterator[Any]):
             if taken is None:
                 self._finish()
                 raise StopIteration
-            return batch
+            return result
 
     def ready(self) -> bool:
         """Return whether ``next`` would return at once; start decoding what can be decoded.
@@ -126,65 +141,56 @@ class NativeIterator(Iterator[Any]):
                 self.close()  # as where `next` fails so
                 raise
 
-    def _take(self) -> tuple[Batch, npt.NDArray[np.bool_] | None] | None:
-        """Return the next decoded batch and its valid samples; None at the epoch's end."""
-        kept: Batch | None = None
-        while kept is None:
-            self._top_up(max(self._config.prefetch, 1))
-            if not self._under_way:
-                late, self._late = self._late, None
-                if late is not None:
-                    raise late
-                return None
-            batch = self._under_way[0]
-            try:
-                errors = self._pipeline.finish(batch, self._config.timeout)
-            except FastdataError:  # of the batch as a whole
-                self._deliver(batch)
-                self._pipeline.cancel(batch)
-                batch.states.clear()  # the error refers to this frame
-                raise
-            self._deliver(batch)
-            kept = batch
-            if self._config.on_error == "drop":
-                kept, errors = self._without(batch, errors), {}
-        batch, valid = kept, None
-        if errors:
-            valid = self._handle(batch, errors)
-        elif self._config.on_error == "zero":
-            valid = np.ones(len(batch), np.bool_)
-        # Count a slot once, however many of its substitutes are bad.
-        self._counters.bad_samples += len(batch.planned.tries.keys() | errors.keys())
-        planned = batch.planned
-        if len(planned.numbers):
-            self._progress.batch_key = planned.batch_key(self._key)
-        self._counters.samples += len(batch)
-        self._counters.batches += 1
-        # The threads go on with this while the consumer works.
-        self._top_up(self._config.prefetch)
-        return batch, valid
-
     def _deliver(self, batch: Batch) -> None:
         self._under_way.popleft()
         self._progress.position = batch.planned.position
         self._progress.left -= 1
 
-    def _top_up(self, ahead: int) -> None:
+    def _top_up(self, ahead: int) -> bool:
+        """Begin batches ahead; return whether one is under way."""
         for batch in self._under_way:
             self._pipeline.advance(batch)
         while len(self._under_way) < ahead and self._late is None:
             try:
                 planned = self._schedule.take()
             except Exception as error:
-                # Raise it after the batches before it.
-                self._late = error
-                return
+                self._late = error  # it comes after the batches before it
+                break
             if planned is None:
-                return
-            self._under_way.append(self._pipeline.begin(planned, self._key))
+                break
+            batch = Batch(planned, self._key, self._pipeline.fields)
+            self._under_way.append(batch)
+            self._pipeline.advance(batch)
             if self._close is None:  # by another thread, meanwhile
                 self._cancel_all()
-                return
+                break
+        return bool(self._under_way)
+
+    def _settled(
+        self, batch: Batch, errors: dict[int, FastdataError]
+    ) -> tuple[Batch, npt.NDArray[np.bool_] | None] | None:
+        """Apply ``on_error`` to a decoded batch; return it and its valid samples, for "zero".
+
+        Return None if no sample is left of it.
+        """
+        valid, kept = None, batch
+        if self._config.on_error == "drop":
+            without = self._without(batch, errors)
+            if without is None:
+                return None
+            kept, errors = without, {}
+        elif errors:
+            valid = self._handle(batch, errors)
+        elif self._config.on_error == "zero":
+            valid = np.ones(len(batch), np.bool_)
+        planned, counters = kept.planned, self._counters
+        # Count a slot once, however many of its substitutes are bad.
+        counters.bad_samples += len(planned.tries.keys() | errors.keys())
+        if len(planned.numbers):
+            self._progress.batch_key = planned.batch_key(self._key)
+        counters.samples += len(kept)
+        counters.batches += 1
+        return kept, valid
 
     def _handle(
         self, batch: Batch, errors: dict[int, FastdataError]
@@ -212,8 +218,7 @@ class NativeIterator(Iterator[Any]):
                 self._counters.bad_samples += batch.planned.dropped + len(errors)
                 return None
             planned = self._schedule.without(batch.planned, list(errors))
-            batch = self._pipeline.begin(planned, self._key)
-            errors = self._pipeline.finish(batch, self._config.timeout)
+            batch, errors = self._pipeline.decode(planned, self._key, self._config.timeout)
             self._counters.kinds = kinds  # samples decoded again count once
         self._counters.bad_samples += batch.planned.dropped
         return batch
@@ -229,10 +234,8 @@ class NativeIterator(Iterator[Any]):
             except SampleError as error:
                 cause = errors[slots[0]]
                 raise SampleError(f"{error.what}; the last was: {cause.what}", cause.hint) from None
-            patch = self._pipeline.begin(
-                schedule.numbering.plan(draws, size=planned.size), self._key
-            )
-            failed = self._pipeline.finish(patch, self._config.timeout)
+            again = schedule.numbering.plan(draws, size=planned.size)
+            patch, failed = self._pipeline.decode(again, self._key, self._config.timeout)
             self._name(failed)
             schedule.exclude(patch.planned.indices[list(failed)].tolist())
             good = [at for at in range(len(slots)) if at not in failed]

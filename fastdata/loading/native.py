@@ -113,7 +113,6 @@ class NativePath:
         helpers = helper_threads(config.num_workers)
         counters = self.counters = Counters(max(config.num_workers, 1))
         # A user who asks for torch's function gets what that makes of a sample's fields.
-        as_torch = config.collate_fn is default_collate or self._readable.as_torch
         context = Context(
             self._readable,
             self.source,
@@ -122,7 +121,7 @@ class NativePath:
             helpers,
             counters,
             single=config.own_collate(self._readable) is not None,
-            as_torch=as_torch and config.fields is None,
+            as_torch=config.collate_fn is default_collate and config.fields is None,
             warned_fallback=self._warned_fallback,
         )
         pipeline = self._pipeline(context)

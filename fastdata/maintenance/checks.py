@@ -14,8 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fastdata import _native
-from fastdata.decode.codecs import open_image, probe
-from fastdata.decode.pillow import ImageInfo
+from fastdata.decode.pillow import ImageInfo, open_image, probe
 from fastdata.errors import CorruptionError, DatasetError, FastdataError, SampleError, printable
 from fastdata.executors import report
 from fastdata.storage.arrow import as_numpy

@@ -77,10 +77,6 @@ class AutoAugment(_Policy):
     fill: Fill = None
     version: _Version = field(default=1, kw_only=True)
 
-    @property
-    def words(self) -> str:
-        return f"AutoAugment ({self.policy})"
-
     def emit(self, tree: Builder) -> None:
         with tree.node("choice", sums=()):
             for pair in _policy(self.policy):
@@ -114,10 +110,6 @@ class RandAugment(_Policy):
         super().__post_init__()
         whole("RandAugment", "magnitude", self.magnitude, 0, self.num_magnitude_bins - 1)
 
-    @property
-    def words(self) -> str:
-        return f"RandAugment ({self.num_ops} of strength {self.magnitude})"
-
     def emit(self, tree: Builder) -> None:
         at = range(self.magnitude, self.magnitude + 1)
         for _ in range(self.num_ops):
@@ -141,10 +133,6 @@ class TrivialAugmentWide(_Policy):
     interpolation: Warp = "nearest"
     fill: Fill = None
     version: _Version = field(default=1, kw_only=True)
-
-    @property
-    def words(self) -> str:
-        return "TrivialAugmentWide"
 
     def emit(self, tree: Builder) -> None:
         bins = self.num_magnitude_bins
@@ -189,10 +177,6 @@ class AugMix(_Policy):
             raise UsageError(
                 "AugMix: interpolation 'bicubic' is not one for tensors.", "Give 'bilinear'."
             )
-
-    @property
-    def words(self) -> str:
-        return f"AugMix ({self.mixture_width} chains of severity {self.severity})"
 
     def emit(self, tree: Builder) -> None:
         depths = [self.chain_depth] if self.chain_depth > 0 else [1, 2, 3]

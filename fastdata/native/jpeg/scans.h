@@ -48,7 +48,7 @@ class ScanReader {
   ByteSpan jpeg_;
   const JpegHeader* frame_ = nullptr;
   JpegHeader header_;
-  size_t pos_ = 0;  // of the next marker
+  size_t pos_ = 0;                            // of the next marker
   int8_t known_[kMaxComponents][kBlockSize];  // the lowest bit known of a coefficient; -1: none
   uint16_t quantisation_[kMaxComponents][kBlockSize];
 };
