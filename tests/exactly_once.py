@@ -121,8 +121,6 @@ class Run:
         progress: PassProgress,
         threads: int,
         length: int | None,
-        *,
-        sampler: bool = False,
     ) -> NativeIterator:
         config = Arguments(
             fields=("image", "index"),
@@ -133,7 +131,7 @@ class Run:
         numbering = Numbering(self.n, self.subset)
         known = set(self.known) if self.on_error in ("skip", "drop") else set()
         how: Any = {"among": self.sampling, "drops": self.on_error == "drop"}
-        schedule = BatchSchedule(batches, numbering, key, known, sampler=sampler, **how)
+        schedule = BatchSchedule(batches, numbering, key, known, **how)
         source: Any = SimpleNamespace(end_epoch=lambda: None)
         about: Any = {"keys": (), "as_torch": False, "transforms_targets": False}
         images: Any = SimpleNamespace(fields=("image", "label"), **about)
