@@ -136,7 +136,7 @@ class Run:
         about: Any = {"keys": (), "as_torch": False, "transforms_targets": False}
         images: Any = SimpleNamespace(fields=("image", "label"), **about)
         none: Any = None
-        context = Context(images, source, None, none, none, Counters(1))
+        context = Context(images, source, none, none, none, Counters(1))
         index = IndexField("index", context, in_part=False)
         pipeline = Pipeline(context, {"image": Keys(self.bad, context), "index": index})
         return NativeIterator(pipeline, schedule, key, config, progress, length, None, lambda: None)

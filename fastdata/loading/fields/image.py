@@ -212,7 +212,8 @@ class ImageField(EncodedField):
         self._attach(batch, state)
         # Faster than numpy's all() and any(), which are Python.
         if np.count_nonzero(state.blobs.widths) < len(batch):
-            probe = self._context.start(_native.ProbeJob(state.blobs.extents))
+            probe = _native.ProbeJob(state.blobs.extents)
+            self._context.start(probe)
             state.after(probe, self._take_probed)
             return
         self._refuse_large(batch, state)
@@ -310,7 +311,8 @@ class ImageField(EncodedField):
                 check=self._check,
                 max_scans=self._context.readable.limits.most_scans,
             )
-            state.pending.append(self._context.start(job))
+            self._context.start(job)
+            state.pending.append(job)
         one = len(state.pending) == 1
         state.after(state.pending[0] if one else Jobs(state.pending), self._collect)
 

@@ -104,7 +104,8 @@ class OutlineField(BatchField):
             self._room,
             [*np.flatnonzero(unknown).tolist(), *draw.failed],
         )
-        state.after(self._context.start(state.painting.job), self._take_painted, in_turn=True)
+        self._context.start(state.painting.job)
+        state.after(state.painting.job, self._take_painted, in_turn=True)
 
     def _take_painted(self, batch: Batch, state: OutlineState) -> None:
         """Take the masks; paint those of images again whose size was not known."""
