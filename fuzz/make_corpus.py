@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from jpegs import SAMPLINGS, encode, picture
 from PIL import Image
-from scans import drawn, progression, sequential
+from scans import drawn, progression
 from scans import write as write_scans
 
 from fastdata.decode import seek_points
@@ -132,7 +132,6 @@ def write_decode(out: Path) -> None:
             for several in (
                 encode(picture(*size, number), sampling, 75, progressive=sampling != "4:4:0"),
                 write_scans(image, progression(count, rng), restart=restart),
-                write_scans(image, sequential(count, rng), progressive=False, restart=restart),
             ):
                 control = bytes([0b10000100 | number % 4]) + bytes(15)
                 write(control if number % 3 else bytes([0b100]) + control[1:], b"", several)
