@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from core_batches import decode_batch
 from PIL import Image
 
-from fastdata.decode import decode_batch
 from fastdata.transforms.compile import compile_recipe
 from fastdata.transforms.recipe import Program, Recipe
 

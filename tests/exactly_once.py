@@ -20,7 +20,7 @@ import torch
 from fastdata.errors import SampleError
 from fastdata.loading.arguments import Arguments
 from fastdata.loading.fields.computed import IndexField
-from fastdata.loading.fields.field import Batch, BatchField, Context, Stage
+from fastdata.loading.fields.field import Batch, BatchField, Context
 from fastdata.loading.fields.pipeline import Pipeline
 from fastdata.loading.fields.stats import Counters
 from fastdata.loading.iterator import NativeIterator
@@ -45,14 +45,15 @@ class Keys(BatchField):
         super().__init__("image", context)
         self._bad = bad
 
-    def _begin(self, batch: Batch, state: Any) -> None:
+    def begin(self, batch: Batch, state: Any) -> None:
         planned = batch.planned
         keys = sample_keys(batch.key, planned.numbers, 0, planned.occurrences).astype(np.int64)
-        state.samples, state.stage = keys, Stage.ALONE
+        state.samples = keys
+        state.after(None, self._fail, in_turn=True)
 
-    def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
+    def _fail(self, batch: Batch, state: Any) -> None:
         wrong = [s for s, i in enumerate(batch.planned.indices.tolist()) if i in self._bad]
-        state.failed, state.stage = {slot: SampleError("bad") for slot in wrong}, Stage.DONE
+        state.failed = {slot: SampleError("bad") for slot in wrong}
 
     def deliver(self, batch: Batch) -> torch.Tensor:
         return torch.from_numpy(batch.states[self].samples)
@@ -137,7 +138,7 @@ class Run:
         about: Any = {"keys": (), "as_torch": False, "transforms_targets": False}
         images: Any = SimpleNamespace(fields=("image", "label"), **about)
         none: Any = None
-        context = Context(images, source, None, none, none, Counters(1))
+        context = Context(images, source, none, none, none, Counters(1))
         index = IndexField("index", context, in_part=False)
         pipeline = Pipeline(context, {"image": Keys(self.bad, context), "index": index})
         return NativeIterator(pipeline, schedule, key, config, progress, length, None, lambda: None)

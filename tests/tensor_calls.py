@@ -32,13 +32,11 @@ def apply(image: torch.Tensor, call: Call) -> torch.Tensor:
             mode, fill = _MODES[int(values[8])], _fill(values[9:])
             return first.perspective(image, list(values[:8]), mode, fill)
         case "contrast" | "saturation" | "sharpness" | "hue" as kind:
-            functional = first if values[-1] == 1 else second
-            return getattr(functional, f"adjust_{kind}")(image, values[0])
+            return getattr(second, f"adjust_{kind}")(image, values[0])
         case "grayscale":
-            functional = first if values[-1] == 1 else second
-            return functional.rgb_to_grayscale(image, int(values[0])).contiguous()
+            return second.rgb_to_grayscale(image, int(values[0])).contiguous()
         case "autocontrast":
-            return (first if values[-1] == 1 else second).autocontrast(image)
+            return second.autocontrast(image)
         case "brightness":
             return first.adjust_brightness(image, values[0])
         case "posterize":

@@ -649,7 +649,7 @@ def test_a_source_that_changes_while_it_is_packed(
 #: Commands that read a dataset, with what they need beside it.
 READERS = {
     "verify": (), "info": (), "seek-points": (), "stage": ("--to", "staged"),
-    "plan": ("--batch-size", "4"), "doctor": ("--seconds", "0.1"),
+    "doctor": ("--seconds", "0.1"),
 }  # fmt: skip
 
 

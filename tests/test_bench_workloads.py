@@ -29,7 +29,7 @@ _SMALL = ["--seconds=0.1", "--warmup=0", "--rounds=1", "--threads=1", "--batch-s
 _RUNS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "buckets": ([], ()),
     "hugging_face": (
-        ["--case=shuffled", "--contender=torch", "--contender=fastdata, with_transform"],
+        ["--case=shuffled", "--contender=torch", "--contender=fastdata"],
         ("datasets",),
     ),
     "in_place": (["--contender=webdataset", "--contender=in place"], ("webdataset",)),

@@ -17,7 +17,6 @@ from typing import Any
 import click
 import datasets
 import lmdb
-import loader_data
 import pytest
 from annotated import write_coco, write_masked, write_voc, write_yolo
 from click.testing import CliRunner
@@ -38,7 +37,7 @@ _DOCS = _REPOSITORY / "docs"
 PAGES = [
     _REPOSITORY / "README.md",
     *(_DOCS / f"{name}.md" for name in ("cli", "converting", "dataset", "doctor")),
-    *(_DOCS / f"{name}.md" for name in ("get-started", "plan")),
+    _DOCS / "get-started.md",
 ]
 #: Pages whose Python is run, those of a list in one process.
 _FIRST = [_DOCS / f"{name}.md" for name in ("index", "get-started", "three-names")]
@@ -65,22 +64,6 @@ def _prefork() -> Iterator[None]:
         _processes.append(running)
         yield
         _processes.clear()
-
-
-def test_a_plan_has_a_line_for_each_size_and_refuses_what_it_does_not_use() -> None:
-    plan = ["plan", str(loader_data.dataset())]
-    shown = CliRunner().invoke(cli, [*plan, "--batch-size", "8"]).stdout.splitlines()
-    assert shown[0] == "7 steps on 1 rank, 53 rows"
-    assert len(shown) == 5
-    budget = ("--length", "label", "--budget", "9")
-    for options, message in [
-        (("--batch-size", "8", "--pixels", "99"), "--pixels has no effect without --sizes"),
-        ((*budget, "--batch-size", "8"), "--batch-size has no effect beside --length"),
-        ((*budget, "--sizes", "512"), "--sizes has no effect beside --length"),
-        (("--budget", "9"), "--length goes with --budget"),
-    ]:
-        refused = CliRunner().invoke(cli, [*plan, *options])
-        assert refused.exit_code == 2 and message in refused.stderr
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from containers import pack_tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jpegs import picture
 from loader_data import (
     CROPS,
     SAMPLES,
@@ -22,7 +19,6 @@ from loader_data import (
     same,
     tree,
 )
-from PIL import Image
 from scans import Scan
 from torchvision_stub import import_torchvision
 
@@ -199,25 +195,6 @@ def test_torchs_samplers(ahead: int) -> None:
     )
     assert [index.tolist() for *_, index in ours] == batches
     assert differences(ours, native)[1] <= 3
-
-
-@pytest.mark.parametrize("container", ["shards", "folder"])
-def test_pngs_of_every_kind(container: str) -> None:
-    root = folder()
-    noise = np.random.default_rng(0).integers(0, 1 << 16, (40, 50), np.uint16)
-    for number, mode in enumerate(("1", "L", "LA", "P", "RGB", "RGBA", "I;16")):
-        path = root / "tree" / "class" / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        image = Image.fromarray(picture(50, 40, number))
-        file = io.BytesIO()
-        (Image.fromarray(noise) if mode == "I;16" else image.convert(mode)).save(file, "PNG")
-        path.write_bytes(file.getvalue())
-    pack_tree(root / "tree", root / "out", container)
-    data = ImageDataset(root / "out", CenterCrop((40, 50)))
-    assert differences(list(DALILoader(data, **SHUFFLED)), list(DataLoader(data, **SHUFFLED))) == (
-        0,
-        0,
-    )
 
 
 @pytest.mark.parametrize(("ahead", "planned"), [(None, 5), (1, 1)])

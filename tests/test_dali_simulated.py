@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -17,7 +16,6 @@ from hangs import HANG
 from jpegs import encode, picture
 from loader_data import CROPS, WITH_INDEX, as_file, folder, same
 from PIL import Image
-from torchvision_stub import import_torchvision
 
 torch = pytest.importorskip("torch")
 dali = pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI (make setup)")
@@ -27,7 +25,6 @@ import simgpu  # noqa: E402
 
 from fastdata import DataLoader, ImageDataset  # noqa: E402
 from fastdata.dali import DALILoader  # noqa: E402
-from fastdata.dali.graph import decodes  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
 
 needs_simulation = pytest.mark.skipif(
@@ -43,13 +40,6 @@ IMAGE = 24 * 24 * 3
 def photographs() -> Path:
     """24 JPEGs, of which one is CMYK, which fastdata decodes."""
     return packed(cmyk={9})
-
-
-@pytest.fixture
-def unasked() -> Iterator[None]:
-    decodes.cache_clear()
-    yield
-    decodes.cache_clear()
 
 
 def packed(cmyk: set[int]) -> Path:
@@ -136,57 +126,27 @@ def test_a_batch_that_cannot_be_fed_is_decoded_natively(
         assert len(told) == 1 and f"call {refused} refused" in told[0]
 
 
-class Lacking(dali.Pipeline):  # type: ignore[misc]
-    """Pipeline of a DALI that lacks nvImageCodec's extension for PNGs, and progressive JPEGs."""
+def test_a_batch_that_dali_cannot_decode_is_decoded_natively(photographs: Path) -> None:
+    data = ImageDataset(photographs, CROPS)
+    loader, native = DALILoader(data, **OPTIONS), DataLoader(data, **OPTIONS)
+    wanted, ours = taken(loader)[0], list(native)
+    outputs = dali.Pipeline.outputs
+    for bad in range(3):
+        left = 2 + bad  # two fill the pipeline
 
-    fed: ClassVar[list[list[Image.Image]]] = []
+        def failing(*args: Any, **named: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == -1:
+                raise RuntimeError("Failed to decode sample #3")
+            return outputs(*args, **named)
 
-    def feed_input(self, name: str, data: Any, *args: Any, **options: Any) -> None:
-        super().feed_input(name, data, *args, **options)
-        if name == "data":
-            self.fed.append([Image.open(io.BytesIO(one.tobytes())) for one in data])
-
-    def outputs(self, *args: Any, **options: Any) -> Any:
-        lacks = any(one.format == "PNG" or "progressive" in one.info for one in self.fed[-1])
-        if lacks:
-            raise RuntimeError("Failed to decode sample #0")
-        return super().outputs(*args, **options)
-
-
-def test_dali_gets_no_format_that_its_installation_lacks(
-    monkeypatch: pytest.MonkeyPatch, unasked: None
-) -> None:
-    """It is asked once, with an image of its own; and a pipeline of fastdata's never fails."""
-    root = folder()
-    tree = root / "mixed" / "class"
-    tree.mkdir(parents=True)
-    for number in range(24):
-        form = ("PNG", {}) if number % 3 == 0 else ("JPEG", {"progressive": number % 3 == 1})
-        image = Image.fromarray(picture(70 + number, 50, number, 20))
-        image.save(tree / f"{number:02}.{form[0].lower()}", form[0], **form[1])
-    pack_tree(tree.parent, root / "packed-mixed", "folder")
-    in_place = import_torchvision().datasets.ImageFolder(tree.parent)
-    # DALI gets no PNGs in place.
-    for data, pngs in (
-        (ImageDataset(root / "packed-mixed", CROPS), 1),
-        (ImageDataset(in_place, CROPS), 0),
-    ):
-        decodes.cache_clear()
-        Lacking.fed.clear()
-        loader = DALILoader(data, **OPTIONS)
-        with monkeypatch.context() as patch:
-            patch.setattr(dali, "Pipeline", Lacking)
-            for _ in range(2):
-                _, told = taken(loader)
-                assert told == []
-                found = loader.stats().kinds
-                assert found["png"] == found["jpeg-progressive"] == {"native": 8}
-                assert found["jpeg"] == {"DALI": 8}
-        alone = [batch for batch in Lacking.fed if len(batch) == 1]
-        kinds = Counter(one[0].info.get("progressive", one[0].format) for one in alone)
-        assert (kinds["PNG"], kinds[1]) == (pngs, 1)
-        others = [one for batch in Lacking.fed for one in batch if batch not in alone]
-        assert {(one.format, "progressive" in one.info) for one in others} == {("JPEG", False)}
+        loader.set_epoch(0)
+        with mock.patch.object(dali.Pipeline, "outputs", failing):
+            found, told = taken(loader)
+        for number, batch in enumerate(found):
+            assert same(batch, (ours if number == bad else wanted)[number])
+        assert len(told) == 1 and "failed for a batch" in told[0] and "sample #3" in told[0]
 
 
 @needs_simulation

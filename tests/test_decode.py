@@ -1,4 +1,4 @@
-"""fastdata.decode: batches, engines, number formats, arguments."""
+"""Single images, and batches by the core: threads, number formats, arguments."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from itertools import product
 
 import numpy as np
 import pytest
+from core_batches import decode_batch, job_of
 from hangs import HANG
 from jpegs import encode, picture, pillow
 from PIL import Image
 
 from fastdata import _native
-from fastdata.decode import DecodeError, Engine, decode_batch, decode_jpeg, jpeg_info, seek_points
+from fastdata.decode import DecodeError, decode_jpeg, jpeg_info, seek_points
 
 IMAGES = [
     encode(picture(80 + 7 * i, 60 + 5 * i, i), s, 85)
@@ -40,16 +41,15 @@ def test_info():
 
 def test_engine_equals_one_by_one(simd):
     tables = [seek_points(data) for data in IMAGES]
-    with Engine(3) as engine:
-        jobs = []
-        for round_ in range(8):
-            out = np.zeros_like(EXPECTED)
-            tables_or_none = tables if round_ % 2 else None
-            jobs.append((engine.submit(IMAGES, out, seek_points=tables_or_none), out))
-        for pending, out in reversed(jobs):
-            assert pending.result() is out
-            assert pending.done()
-            assert np.array_equal(out, EXPECTED)
+    engine, jobs = _native.ThreadPool(3), []
+    for round_ in range(8):
+        out = np.zeros_like(EXPECTED)
+        job = job_of(IMAGES, out, seek_points=tables if round_ % 2 else None)
+        engine.submit(job)
+        jobs.append((job, out))
+    for job, out in reversed(jobs):
+        assert job.collect(HANG)[0] == [] and job.done()
+        assert np.array_equal(out, EXPECTED)
 
 
 def bfloat16_bits(values: np.ndarray) -> np.ndarray:
@@ -106,13 +106,10 @@ def test_failures_name_the_sample():
     bad[2] = IMAGES[2][:400]
     bad[4] = b"junk"
     out = np.zeros_like(EXPECTED)
-    with Engine(2) as engine:
-        pending = engine.submit(bad, out)
-        errors = pending.failures()
-        assert [e.index for e in errors] == [2, 4]
-        assert errors[0].code == "truncated" and errors[1].code == "undecodable"
-        with pytest.raises(DecodeError, match="sample 2"):
-            pending.result()
+    job = job_of(bad, out)
+    job.run()
+    failures = job.failures()
+    assert [(index, code) for index, code, *_ in failures] == [(2, "truncated"), (4, "not_jpeg")]
     good = [0, 1, 3, 5]
     assert np.array_equal(out[good], EXPECTED[good])
 
@@ -120,8 +117,9 @@ def test_failures_name_the_sample():
 def test_mixed_kinds():
     raw, png = pillow(IMAGES[1]), io.BytesIO()
     Image.fromarray(raw).save(png, "PNG")
-    out = decode_batch([png.getvalue(), raw, memoryview(IMAGES[1])], SIZE)
-    assert all(np.array_equal(one, EXPECTED[1]) for one in out)
+    for one in (png.getvalue(), raw, memoryview(IMAGES[1])):
+        assert np.array_equal(decode_jpeg(one, size=SIZE), EXPECTED[1])
+    out = decode_batch(IMAGES[:3], SIZE)
     assert decode_batch([], (5, 5)).shape == (0, 5, 5, 3)
     out.flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
@@ -130,45 +128,48 @@ def test_mixed_kinds():
 
 def test_waiting_and_cancelling():
     big = encode(picture(1000, 1000, 1), "4:4:4", 95)
-    with Engine(1) as engine:
-        pending = engine.submit([big] * 40, np.zeros((40, 32, 32, 3), np.uint8))
-        with pytest.raises(TimeoutError):
-            pending.result(timeout=0.0)
-        pending.cancel()
-        codes = {error.code for error in pending.failures()}
-    assert codes == {"cancelled"}
+    engine, job = _native.ThreadPool(1), job_of([big] * 40, np.zeros((40, 32, 32, 3), np.uint8))
+    engine.submit(job)
+    with pytest.raises(TimeoutError):
+        job.collect(0.0)
+    job.cancel()
+    assert {code for _, code, *_ in job.collect(HANG)[0]} == {"cancelled"}
 
 
 def test_closing_and_dropping_do_not_hang():
     big = encode(picture(1000, 1000, 1), "4:4:4", 95)
-    engine = Engine(2)
-    pending = [engine.submit([big] * 20, np.zeros((20, 8, 8, 3), np.uint8)) for _ in range(3)]
-    pending.pop(0)  # dropped while under way
-    engine.close()
-    assert all(one.done() for one in pending)
-    with pytest.raises(RuntimeError, match="closed"):
-        engine.submit([big], np.zeros((1, 8, 8, 3), np.uint8))
+    engine = _native.ThreadPool(2)
+    jobs = [job_of([big] * 20, np.zeros((20, 8, 8, 3), np.uint8)) for _ in range(3)]
+    for job in jobs:
+        engine.submit(job)
+    del job
+    jobs.pop(0)  # dropped while under way
+    del engine
+    assert all(one.done() for one in jobs)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_fork_while_batches_run():
-    engine = Engine(2)
+    engine = _native.ThreadPool(2)
     out = np.zeros_like(EXPECTED)
-    engine.submit(IMAGES, out).result()
-    running = engine.submit(IMAGES * 50, np.zeros((300, 40, 48, 3), np.uint8))
+    first, running = job_of(IMAGES, out), job_of(IMAGES * 50, np.zeros((300, 40, 48, 3), np.uint8))
+    engine.submit(first)
+    first.collect(HANG)
+    engine.submit(running)
     child = os.fork()
     if child == 0:
         code = 1
         try:
             again = np.zeros_like(EXPECTED)
-            engine.submit(IMAGES, again).result(timeout=HANG)
+            job = job_of(IMAGES, again)
+            engine.submit(job)
+            job.collect(HANG)
             code = 0 if np.array_equal(again, EXPECTED) else 2
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    running.result()
-    engine.close()
+    running.collect(HANG)
 
 
 def test_bad_arguments():
@@ -185,27 +186,21 @@ def test_bad_arguments():
         (lambda: decode_jpeg(IMAGES[0], region=(0, 0, 4)), "region must be"),
         (lambda: decode_jpeg(IMAGES[0], filter="box"), "filter must be one of"),
         (lambda: decode_jpeg(IMAGES[0], fallback="maybe"), "fallback must be one of"),
-        (batch(dtype="int8"), "dtype must be one of"),
         (batch(mean=[0, 0, 0]), "float dtypes"),
         (batch(dtype="float32", std=[0, 1, 1]), "positive"),
-        (batch(regions=[(0, 0, 1, 1)]), "1 regions for 6"),
-        (batch(flips=[True]), "flips"),
         (batch(seek_points=[None]), "seek_points"),
-        (batch(out=out(6, 9, 9, 3)), "size"),
         (batch(out=out(5, 40, 48, 3)), "samples"),
         (batch(out=out(6, 40, 48, 4)), "shape"),
         (batch(out=out(6, 40, 48, 3, dtype=np.int16)), "items"),
         (batch(out=out(6, 40, 96, 3)[:, :, ::2]), "contiguous"),
         (batch(out=out(6, 40, 48, 3)[:, ::-1]), "stride"),
-        (lambda: Engine(0), "threads must be at least 1"),
         (lambda: _native.set_simd("mmx"), "scalar, avx2, avx512 or neon"),
     ]:
         with pytest.raises(ValueError, match=message):
             call()
     for size in (64, (0, 64), (-1, 3), (4,), (4, 4, 3), (1.5, 2), "ab"):
-        for decode in (decode_jpeg, lambda data, size: decode_batch([data], size)):
-            with pytest.raises(ValueError, match=r"size must be \(width, height\)"):
-                decode(IMAGES[0], size=size)
+        with pytest.raises(ValueError, match=r"size must be \(width, height\)"):
+            decode_jpeg(IMAGES[0], size=size)
 
 
 @pytest.mark.slow
@@ -233,19 +228,24 @@ def test_more_threads_than_the_system_gives_are_an_error():
     code = """
 import resource
 import numpy as np
-from fastdata.decode import Engine
+from core_batches import job_of
+from fastdata import _native
 samples, out = [b"no image"], np.empty((1, 8, 8, 3), np.uint8)
 mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 unlimited = resource.getrlimit(resource.RLIMIT_AS)
 resource.setrlimit(resource.RLIMIT_AS, (mapped + (256 << 20), unlimited[1]))
 try:
-    Engine(100_000).submit(samples, out)
+    _native.ThreadPool(100_000).submit(job_of(samples, out))
 except RuntimeError as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_AS, unlimited)
-print(len(Engine(2).submit(samples, out).failures()))
+engine, job = _native.ThreadPool(2), job_of(samples, out)
+engine.submit(job)
+print(len(job.collect()[0]))
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    here = {**os.environ, "PYTHONPATH": os.path.dirname(__file__)}
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, env=here, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     told, errors = run.stdout.splitlines()
     assert "of 100000 decode threads" in told and "num_workers" in told

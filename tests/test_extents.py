@@ -11,16 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from core_batches import decode_batch, job_of
 from jpegs import encode, picture
 
 from fastdata import _native
 from fastdata._native import crc32c
-from fastdata.decode import (
-    DecodeError,
-    Engine,
-    decode_batch,
-    seek_points,
-)
+from fastdata.decode import DecodeError, seek_points
 from fastdata.errors import CorruptionError
 from fastdata.storage.index import Index
 from fastdata.storage.learnt import Learnt
@@ -50,9 +46,10 @@ def blank(count: int) -> Any:
 
 def run(extents: _native.Extents, **options: Any) -> tuple[Any, dict[int, tuple[str, str]]]:
     out = blank(len(extents))
-    with Engine(2) as engine:
-        pending = engine.submit(extents, out, **options)
-        failures = pending.collect().failures
+    job = job_of(extents, out, **options)
+    pool = _native.ThreadPool(2)
+    pool.submit(job)
+    failures = job.collect()[0]
     return out, {index: (code, detail) for index, code, detail, _ in failures}
 
 
@@ -112,9 +109,8 @@ def test_changed_bytes(tmp_path: Path) -> None:
     assert extents.read(1, check=False)[-2:-1] == bytes([data[at]])
     out, failures = run(extents, check=False)
     assert failures == {} and np.array_equal(out, EXPECTED)
-    # No decoder mends it.
     with pytest.raises(DecodeError, match="changed"):
-        decode_batch(extents, SIZE, fallback="always")
+        decode_batch(extents, SIZE)
 
 
 def test_cut_short_while_open(tmp_path: Path) -> None:
@@ -179,11 +175,12 @@ def test_seek_points_of_a_changed_file_are_not_used(tmp_path: Path, changed: str
     extents = _native.Extents(paths)
     learnt.find(extents, np.arange(2))
     out = blank(2)
-    with Engine(1) as engine:
-        done = engine.submit(extents, out, stride=64).collect()
-    assert [(i, code) for i, code, _, _ in done.failures] == [(0, "bad_seek_points")]
+    job = job_of(extents, out, stride=64)
+    job.run()
+    failures, built, *_ = job.collect()
+    assert [(i, code) for i, code, _, _ in failures] == [(0, "bad_seek_points")]
     assert np.array_equal(out[1], EXPECTED[1])
-    assert done.built == [(1, seek_points(IMAGES[1], 64), *stamp(paths[1]))]
+    assert built == [(1, seek_points(IMAGES[1], 64), *stamp(paths[1]))]
 
 
 @pytest.mark.parametrize(
@@ -238,7 +235,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 
 def test_every_flipped_bit_of_a_row_is_told_where_it_is_used(tmp_path: Path) -> None:
     table, path = with_tables(tmp_path)
-    right = decode_batch(table.gather(np.arange(5)), SIZE, fallback="never")
+    right = decode_batch(table.gather(np.arange(5)), SIZE)
     data = path.read_bytes()
     records = 64 + 64 * 5
     used = np.cumsum([0, *(len(r.key) + len(r.seek_points) + 4 for r in Index(path, 5))])

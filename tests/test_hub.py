@@ -17,7 +17,6 @@ from fastdata.converters import index
 from hub_datasets import NAMES, cell, jpeg
 from hub_server import SHA, TOKEN, Hub, hub_at
 
-import fastdata
 from fastdata import DataLoader, ImageDataset
 from fastdata.errors import RemoteError, SourceError, UsageError
 from fastdata.transforms import Resize
@@ -291,25 +290,3 @@ def test_a_hub_that_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     options = {"endpoint": "http://127.0.0.1:9", "token": False}
     with pytest.raises(RemoteError, match="finding its revision"):
         ImageDataset("hf://datasets/owner/pets", storage_options=options)
-
-
-@pytest.mark.parametrize(
-    "write", [sharded, *(pytest.param(one, marks=pytest.mark.slow) for one in (tars, snappy))]
-)
-def test_a_stream_is_told_the_line_that_reads_its_files(
-    write: Any, hub: Hub, request: pytest.FixtureRequest
-) -> None:
-    root = made(hub, write)
-    hugging_face = request.getfixturevalue("hugging_face")
-    stream = hugging_face.load_dataset(str(root), split="train", streaming=True)
-    for one in (stream, stream.shuffle(seed=0, buffer_size=5), stream.map(lambda row: row)):
-        with pytest.raises(UsageError, match=r"Write fastdata\.ImageDataset") as raised:
-            ImageDataset(one)
-        line = raised.value.hint.partition("Write ")[2].partition(", which")[0]
-        with pytest.warns(UserWarning, match="IterableDataset") as warned:
-            next(iter(DataLoader(one, 4, collate_fn=list)))
-        assert line in str(warned[0].message)
-    dataset = eval(line.replace("...", "None"), {"fastdata": fastdata})
-    names = [name for name, one in stream.features.items() if type(one) is hugging_face.Image]
-    rows = stream.cast_column(names[0], hugging_face.Image(decode=False))
-    assert dataset.read(range(len(dataset))) == [stored(row, names[0]) for row in rows]

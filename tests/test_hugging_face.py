@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,11 @@ import pytest
 import torch
 from hub_datasets import DATASETS
 from PIL import Image
-from torch.utils.data import ConcatDataset, Subset
 
 from fastdata import DataLoader, ImageDataset, Ragged
 from fastdata.errors import DatasetError, SampleError, SlowPathWarning, UsageError
 from fastdata.storage.fields import IMAGE, LABEL
-from fastdata.transforms import CenterCrop, Compose, RandomResizedCrop, Resize
+from fastdata.transforms import CenterCrop, RandomResizedCrop, Resize
 
 # `datasets` leaves files of metadata open.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -123,33 +120,12 @@ def test_batches_have_the_values_of_datasets(made: Any) -> None:
         assert seen == len(good)
 
 
-# --- functions of a batch --------------------------------------------------------------------
+# --- the dataset itself -----------------------------------------------------------------------
 
 
 def dataset_of(datasets: Any, root: Path, make: Make = hub_datasets.shards_on_disk) -> Any:
     (root / "made").mkdir()
     return make(datasets, root / "made")
-
-
-def offering(apply: Any, transform: Any) -> Any:
-    apply.__fastdata__ = lambda: Compose([transform])
-    return apply
-
-
-def keeps_all(transform: Any) -> Any:
-    def apply(batch: dict[str, Any]) -> dict[str, Any]:
-        batch["image"] = [transform(one.convert("RGB")) for one in batch["image"]]
-        return batch
-
-    return offering(apply, transform)
-
-
-def makes_new(transform: Any) -> Any:
-    def apply(rows: dict[str, Any]) -> dict[str, Any]:
-        images = [transform(one.convert("RGB")) for one in rows["image"]]
-        return {"text": rows["text"], "image": images, "boxes": rows["boxes"]}
-
-    return offering(apply, transform)
 
 
 @pytest.fixture
@@ -178,105 +154,12 @@ def steps(v2: Any) -> Any:
     return v2.Compose([*size, v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
 
 
-def same_batches(these: Any, those: Any, image: str) -> None:
-    for one, other in zip(these, those, strict=True):
-        assert list(one) == list(other)
-        assert (one[image] - other[image]).abs().max() <= 1.001 / 255
-        for key in one.keys() - {image}:
-            assert type(one[key]) is type(other[key])
-            assert str(one[key]) == str(other[key])
-
-
-@pytest.mark.parametrize("make", [keeps_all, makes_new])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_functions_of_a_batch_that_offer_a_transform(
-    make: Any, workers: int, rows: Any, v2: Any
-) -> None:
-    dataset = rows.with_transform(make(steps(v2)))
-    loader: Any = DataLoader(dataset, 4, num_workers=workers, require_native=True)
-    for _ in range(2):
-        same_batches(loader, torch.utils.data.DataLoader(dataset, 4), "image")
-
-
-def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    images = torch.stack([one["image"] for one in samples])
-    return {"pixel_values": images, "labels": torch.tensor([one["label"] for one in samples])}
-
-
-def test_collate_functions_and_parts_get_the_same_dicts(rows: Any, v2: Any) -> None:
-    dataset = rows.with_transform(keeps_all(steps(v2)))
-    both: Any = ConcatDataset([Subset(dataset, [5, 1, 1]), dataset])
-    loader: Any = DataLoader(both, 4, num_workers=1, require_native=True)
-    same_batches(loader, torch.utils.data.DataLoader(both, 4), "image")
-    given: Any = {"batch_size": 4, "collate_fn": collate}
-    loader = DataLoader(dataset, **given, num_workers=1, require_native=True)
-    same_batches(loader, torch.utils.data.DataLoader(dataset, **given), "pixel_values")
-
-
-def test_bad_samples_of_a_function_are_zeroed(rows: Any, v2: Any) -> None:
-    broken = hub_datasets.cell(b"no image")
-    bad = rows.cast_column("image", datasets_image(rows, decode=False)).map(
-        lambda row: {"image": broken if row["text"] == "text 5" else row["image"]}
-    )
-    bad = bad.cast_column("image", datasets_image(rows)).with_transform(keeps_all(steps(v2)))
-    loader: Any = DataLoader(bad, 11, num_workers=1, on_error="zero", device="cpu")
-    with pytest.warns(UserWarning, match="could not be decoded"):
-        (batch,) = loader
-    at = batch["text"].index("text 5")
-    assert batch["valid"].tolist() == [number != at for number in range(11)]
-    assert not batch["image"][at].any() and batch["image"][at - 1].any()
-
-
-def datasets_image(rows: Any, **options: Any) -> Any:
-    return type(rows.features["image"])(**options)
-
-
-def test_functions_of_a_batch_that_are_not_taken(rows: Any, v2: Any) -> None:
-    transform = steps(v2)
-
-    def renames(batch: Any) -> Any:
-        return {"x": [transform(one.convert("RGB")) for one in batch["image"]]}
-
-    def relabels(batch: Any) -> Any:
-        images = [transform(one.convert("RGB")) for one in batch["image"]]
-        return {"image": images, "label": [float(one) for one in batch["label"]]}
-
-    def of_another_name(batch: Any) -> Any:
-        return {"image": [transform(one) for one in batch["picture"]]}
-
-    def silent(batch: Any) -> Any:
-        return keeps_all(transform)(batch)
-
-    for function, reason in [
-        (offering(renames, transform), "'x', which is no column"),
-        (offering(relabels, transform), "other values than the column 'label'"),
-        (offering(of_another_name, transform), "fails on the first row: KeyError"),
-        (silent, r"(?s)test_hugging_face.silent, is not .* silent.__fastdata__ = "),
-        (functools.partial(silent), "f.__fastdata__"),
-    ]:
-        dataset = rows.with_transform(function)
-        state = torch.get_rng_state(), random.getstate()
-        with pytest.warns(SlowPathWarning, match=reason):
-            loader: Any = DataLoader(dataset, 4)
-        assert loader.explain().startswith("torch: ")
-        assert torch.equal(torch.get_rng_state(), state[0]) and random.getstate() == state[1]
-    renamed = rows.rename_column("image", "x")
-
-    def renaming(batch: Any) -> Any:
-        return {"x": [transform(one.convert("RGB")) for one in batch["x"]]}
-
-    dataset = renamed.with_transform(offering(renaming, transform))
-    loader = DataLoader(dataset, 4, require_native=True)
-    same_batches(loader, torch.utils.data.DataLoader(dataset, 4), "x")
-
-
 def test_the_line_that_a_warning_shows_works(rows: Any, v2: Any) -> None:
     with pytest.warns(SlowPathWarning) as warned:
         DataLoader(rows.with_format("torch"), 4)
     words = str(warned[0].message)
-    assert "has the format 'torch'" in words
     line = words[words.index("fastdata.ImageDataset(") : words.index(", where transform")]
-    with pytest.warns(UserWarning, match="has no transform"):
+    with pytest.warns(UserWarning, match="makes its samples itself"):
         DataLoader(rows, 4)
     import fastdata
 

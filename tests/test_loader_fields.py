@@ -178,7 +178,7 @@ def test_native_batches_hold_the_datasets_samples(container: str, threads: int) 
     rows = [one["index"] for one in found]
     assert rows != sorted(rows) and equal(found, [expected[row] for row in rows])
     assert loader.stats().kinds == {"jpeg": {"native": ROWS}, "png": {"native": ROWS}}
-    assert "mask (centre crop of 12 x 12, uint8), caption, score" in loader.explain()
+    assert "mask (CenterCrop((12, 12)), uint8), caption, score" in loader.explain()
 
 
 @pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")

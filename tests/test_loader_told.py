@@ -345,7 +345,7 @@ NORMALIZE = transforms.Normalize(0.5, 1)
     [
         (t.Compose([FLIP, t.Views(CROPPED, count=2)]), "RandomHorizontalFlip comes before Views"),
         (t.Compose([t.Views(CROPPED, count=2), FLIP]), "RandomHorizontalFlip comes after Views"),
-        (t.Compose([t.CenterCrop(8), t.RandomCrop(9)]), r"RandomCrop\(9 x 9\) cannot be done"),
+        (t.Compose([t.CenterCrop(8), t.RandomCrop(9)]), r"RandomCrop\(\(9, 9\)\) cannot be done"),
         (t.Compose([CROPPED, abs, FLIP]), "RandomHorizontalFlip comes after abs"),
         (t.Compose([CROPPED, t.RandomErasing(value="random")]), "noise of floats into bytes"),
         (unknown(*[t.Normalize((0.5,) * 3, (1,) * 3)] * 2), "Normalize .* PIL images"),

@@ -313,7 +313,7 @@ def test_torchs_path_is_torchs(name: str) -> None:
 def test_explain_and_repr() -> None:
     loader = Ours(images(SMALL), 5, True, num_workers=2)
     assert "native: 2 decode threads" in loader.explain()
-    assert "resize to 4 x 4" in loader.explain() and "order: random" in loader.explain()
+    assert "Resize((4, 4))" in loader.explain() and "order: random" in loader.explain()
     assert "native path" in repr(loader) and "2 threads" in repr(loader)
     assert "no decode threads" in Ours(images(SMALL)).explain()
     assert "by the given sampler" in Ours(images(SMALL), sampler=[1]).explain()
@@ -321,7 +321,7 @@ def test_explain_and_repr() -> None:
     for data, options, path, why in (
         (images(Compose([SMALL, half])), {}, "workers", "half"),
         (images(SMALL), {"collate_fn": as_list}, "native", "collate_fn is called"),
-        (images(SMALL), {"collate_fn": fast_collate}, "native", "resize"),
+        (images(SMALL), {"collate_fn": fast_collate}, "native", "Resize"),
         (Subset(images(SMALL), [1, 2]), {}, "native", "2 samples of ImageDataset"),
         ([1, 2], {}, "torch", "list"),
     ):

@@ -371,7 +371,6 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a path": (lambda: Mixture({"a": "train-lmdb"}), "(?s)is a path.*ImageDataset"),
     "a path and a weight": (lambda: Mixture({"a": (Path("train"), 1)}), "is a path"),
     "paths": (lambda: Mixture({"a": ["0.tar", "1.tar"]}), "is a path"),
-    "endless": (lambda: loader_of(mixed(samples="endless")).plan(), "endless epoch has no table"),
     "a path inside": (lambda: Mixture({"a": Subset("train", [0])}), "is a path"),  # type: ignore[arg-type]
     "cold": (lambda: mixed(temperature=0), "above 0"),
     "a rule": (lambda: mixed(samples="all"), "sum, longest, shortest, endless"),

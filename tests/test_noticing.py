@@ -140,12 +140,6 @@ OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "videos": ([torch.rand(4, 3, 16, 16)] * 8, {}),
     "small matrices": ([torch.rand(3, 4, 4)] * 8, {}),
     "numbers": ([torch.ones(3, 16, 16, dtype=torch.int64)] * 8, {}),
-    # Three of them have the shape of an image.
-    "padded sequences": (
-        [torch.rand(50, 16)] * 9,
-        {"batch_size": 3, "collate_fn": lambda s: (torch.stack(s), [50] * 3)},
-    ),
-    "an image beside sequences": ([(torch.rand(3, 16, 16), torch.rand(5, 50, 16))] * 4, {}),
 }
 #: Images with masks.
 MASKED: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -298,7 +292,7 @@ def test_a_webdataset_is_indexed_in_place(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_each_remedy_for_other_libraries_names_a_line_that_exists() -> None:
-    for kind in ("petastorm.reader.Reader", "streaming.base.StreamingDataset", "ffcv.loader.Loader",
+    for kind in ("petastorm.reader.Reader", "streaming.base.StreamingDataset",
                  "timm.data.readers.reader_wds.ReaderWds", "webdataset.compat.WebDataset",
                  "torchvision.datasets.coco.CocoCaptions"):  # fmt: skip
         module, name = kind.rsplit(".", 1)

@@ -9,15 +9,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import vision_datasets
 from annotated import write_coco
 from loader_data import images, tree
 from PIL import Image, ImageFilter
+from sources import convert
 from torchvision_stub import import_torchvision
-from vision_datasets import make_coco
 
 from fastdata import DataLoader, ImageDataset
 from fastdata import transforms as own
@@ -214,12 +213,16 @@ def as_lists(samples: list[Any]) -> Any:
     return tuple(zip(*samples, strict=True))
 
 
+def packed_coco(root: Path) -> Path:
+    write_coco(root / "coco")
+    options = ("--root", root / "coco", "--split", "val2017", "--out", root / "boxes")
+    assert convert("coco", *options).exit_code == 0
+    return root / "boxes"
+
+
 def joint(root: Path, transforms: Any) -> Any:
-    root = make_coco(root)
-    dataset = torchvision.datasets.CocoDetection(
-        str(root / "images"), str(root / "instances.json"), transforms=transforms
-    )
-    return torchvision.datasets.wrap_dataset_for_transforms_v2(dataset)
+    fields = ("image", "boxes", "labels")
+    return ImageDataset(packed_coco(root), transforms=transforms, fields=fields)
 
 
 @pytest.mark.parametrize(
@@ -241,29 +244,6 @@ def test_beside_an_unknown_step_joint_ones_get_pil_images(steps: Any, tmp_path: 
     with pytest.warns(SlowPathWarning, match="UnknownJoint"):
         loader = DataLoader(dataset, 4, collate_fn=as_lists)
     assert_same(loader, torch.utils.data.DataLoader(dataset, 4, collate_fn=as_lists))
-
-
-# --- Hugging Face ------------------------------------------------------------------------------
-
-
-def test_functions_of_a_hugging_face_datasets_rows(hugging_face: Any) -> None:
-    augment = pipeline(Blur())
-    pixels = [np.full((40, 40, 3), shade * 9, np.uint8) for shade in range(9)]
-    columns = {"image": list(map(Image.fromarray, pixels)), "label": list(range(9))}
-    features = {"image": hugging_face.Image(), "label": hugging_face.Value("int64")}
-    rows = hugging_face.Dataset.from_dict(columns, hugging_face.Features(features))
-
-    def transform(batch: Any) -> Any:
-        return {"image": [augment(image) for image in batch["image"]], "label": batch["label"]}
-
-    with pytest.warns(SlowPathWarning):
-        DataLoader(rows.with_transform(transform), 4)
-    transform.__fastdata__ = lambda: own.Compose([augment])  # type: ignore[attr-defined]
-    assert_native(rows.with_transform(transform))
-    assert_native(ImageDataset(rows, augment))
-    transform.__fastdata__ = lambda: augment  # type: ignore[attr-defined]
-    with pytest.raises(UsageError, match="transform"):
-        DataLoader(rows.with_transform(transform), 4)
 
 
 # --- mistakes ----------------------------------------------------------------------------------
@@ -344,24 +324,22 @@ PAGE = Path(__file__).parents[1] / "docs" / "guides" / "own-transforms.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(3))
 def test_the_pages_examples_have_the_pixels_of_their_classes(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hugging_face: Any
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "imagenet").mkdir()
     (tmp_path / "imagenet" / "train").symlink_to(tree())
-    write_coco(tmp_path / "coco")
+    packed_coco(tmp_path)
     monkeypatch.chdir(tmp_path)
     page: dict[str, Any] = {}
     exec(BLOCKS[number], page)
-    dataset, options = page["loader"].dataset, {}
+    dataset, collation = page["loader"].dataset, {}
     assert page["loader"].explain().startswith("native")
     if number == 0:
         dataset.transform = page["TwoCropsTransform"](pipeline())
     elif number == 1:
         dataset.transform = pipeline(v1.RandomApply([page["GaussianBlur"]((1.5, 1.5))], 1.0))
-    elif number == 2:
-        dataset.transforms, options = page["DetectionPresetTrain"](1.0), {"collate_fn": as_lists}
     else:
-        page["augment"], dataset = pipeline(), page["photos"].with_transform(page["transform"])
-    assert_native(dataset, **options)
+        dataset.transforms, collation = page["DetectionPresetTrain"](1.0), {"collate_fn": as_lists}
+    assert_native(dataset, **collation)

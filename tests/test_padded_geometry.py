@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from core_batches import decode_batch
 from core_pixels import by_core
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,6 @@ from torchvision_stub import import_torchvision
 
 from fastdata import _native
 from fastdata import transforms as ours
-from fastdata.decode import decode_batch
 from fastdata.plan.draws import sample_keys
 from fastdata.transforms.compile import compile_recipe
 from fastdata.transforms.recipe import Program, Recipe

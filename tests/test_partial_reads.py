@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from containers import edit_index, pack_tree, set_column
+from core_batches import decode_batch, job_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jpegs import encode, picture
@@ -18,7 +19,7 @@ from loader_data import folder
 from seek_tables import parse, segments
 
 from fastdata import DataLoader, ImageDataset, _native, verify
-from fastdata.decode import DecodeError, Engine, decode_batch, jpeg_info, seek_points
+from fastdata.decode import DecodeError, jpeg_info, seek_points
 from fastdata.errors import CorruptionError
 from fastdata.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 
@@ -103,15 +104,17 @@ PART = st.floats(0, 1)
 def test_equal_to_reading_all(number, corners):
     """Rows that were not read hold other images' bytes, so pixels show whether they are used."""
     box = box_of(number, corners)
-    given = {"regions": [box], "fallback": "never"}
+    given = {"regions": [box]}
     jpeg = blobs()[number]
     whole = decode_batch([jpeg], SIZE, seek_points=[seek_points(jpeg)], **given)
     out = np.empty_like(whole)
-    with Engine(1) as engine:
-        pending = engine.submit(extents(dataset(), number), out, **given)
-        assert np.array_equal(pending.result(), whole)
+    job = job_of(extents(dataset(), number), out, **given)
+    pool = _native.ThreadPool(1)
+    pool.submit(job)
+    failures, *_, bytes_read = job.collect()
+    assert failures == [] and np.array_equal(out, whole)
     table = len(seek_points(jpeg)) + 4
-    read, least = pending.collect().bytes_read - table, sum(b - a for a, b in needed(number, box))
+    read, least = bytes_read - table, sum(b - a for a, b in needed(number, box))
     if read != len(jpeg):
         assert least * 0.9 < read < len(jpeg) * 7 / 8
     else:  # as good as all is needed
@@ -143,7 +146,7 @@ def test_flips_are_found_where_they_are_used(damaged):
             file.seek(start + at)
             file.write(bytes([flipped]))
             try:
-                got = decode_batch(source, SIZE, regions=[box], fallback="never")
+                got = decode_batch(source, SIZE, regions=[box])
                 assert at not in used and np.array_equal(got, right)
             except DecodeError as error:
                 assert at in used and error.code == "changed"
@@ -202,16 +205,11 @@ def test_one_image_by_several_threads(method, flip):
     numbers, boxes = [0, 1], [(13, 7, 2000, 590), (100, 50, 400, 90)]
     options = {"regions": boxes, "flips": [flip, False], "filter": method, "dtype": "float32"}
     alone = decode_batch([blobs()[n] for n in numbers], SIZE, **options)
-    with Engine(threads=7) as engine:
-        got = decode_batch(extents(dataset(), *numbers), SIZE, engine=engine, **options)
-        assert np.array_equal(got, alone)
-        memory = decode_batch(
-            [blobs()[n] for n in numbers],
-            SIZE,
-            engine=engine,
-            seek_points=[seek_points(blobs()[n]) for n in numbers],
-            **options,
-        )
+    got = decode_batch(extents(dataset(), *numbers), SIZE, threads=7, **options)
+    assert np.array_equal(got, alone)
+    points = [seek_points(blobs()[n]) for n in numbers]
+    samples = [blobs()[n] for n in numbers]
+    memory = decode_batch(samples, SIZE, threads=7, seek_points=points, **options)
     assert np.array_equal(memory, alone)
 
 

@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from sources import tar_bytes
 from test_extents import IMAGES, row, table_of
-from tiers import first_of, slow
+from tiers import first_of
 from torchvision_stub import import_torchvision
-from vision_datasets import make_kitti, make_voc
 
 from fastdata import Cache, DataLoader, ImageDataset, stage, unstage
 from fastdata.errors import CorruptionError, SourceError
@@ -236,33 +235,6 @@ def test_a_dataset_stays_the_same_in_another_folder(
         assert [same[i]["image"].getpixel((0, 0))[0] for i in range(ROWS)] == expected
         assert len(same.read([0])[0]) > 0
     assert [one["image"].getpixel((0, 0))[0] for batch in workers for one in batch] == expected
-
-
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-@pytest.mark.parametrize("name", ["VOCSegmentation", slow("VOCDetection"), slow("Kitti")])
-def test_torchvision_datasets_stay_the_same_in_another_folder(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import_torchvision()
-    from torchvision import datasets
-    from torchvision.transforms import v2
-
-    make_voc(tmp_path / "data")
-    make_kitti(tmp_path / "data")
-    monkeypatch.chdir(tmp_path)
-
-    def made(root: str) -> Any:
-        steps = v2.Compose([v2.ToImage(), v2.Resize((24, 24))])
-        about: Any = {} if name == "Kitti" else {"year": "2007", "image_set": "train"}
-        found = getattr(datasets, name)(root, download=False, transforms=steps, **about)
-        return datasets.wrap_dataset_for_transforms_v2(found)
-
-    expected = repr([*DataLoader(made(str(tmp_path / "data")), 3, collate_fn=list)])
-    loader = DataLoader(made("data"), 3, collate_fn=list)
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    for _ in range(2):
-        assert repr([*loader]) == expected
 
 
 @pytest.mark.filterwarnings("ignore")  # indexed now

@@ -241,9 +241,6 @@ def test_states_shards_and_epochs(kind: str) -> None:
     resumed.set_epoch(1)
     assert same(first + list(resumed), epochs[1])
     assert same(list(resumed), list(made_epoch(made(), 2)))
-    skipped = made()
-    skipped.set_epoch(1)
-    assert same(list(skipped.skip_first_batches(3)), epochs[1][3:])
 
     ranks = [made(shard=(rank, 3)) for rank in range(3)]
     for one in ranks:
@@ -363,14 +360,3 @@ def test_what_cannot_be_done_is_an_error() -> None:
     other = DataLoader(images(), batch_sampler=budget)
     with pytest.raises(UsageError, match="of another mixture, sampler or Subset"):
         one.load_state_dict(other.state_dict())
-    with pytest.raises(UsageError, match=r"plan\(\) knows batches"):
-        DataLoader(images(), batch_sampler=[[1, 2]]).plan()
-
-
-def test_the_plan_of_a_loader() -> None:
-    table = loader(shard=(1, 2)).plan()
-    assert table.rows.sum() - table.repeated == SAMPLES and table.rows.shape[1] == 2
-    plain = DataLoader(images(), 8, shuffle=True, shard=(0, 2)).plan(3)
-    assert plain.rows.tolist() == [[8, 8]] * 3 + [[3, 3]] and plain.repeated == 1
-    assert DataLoader(images(), 8, shuffle=True, drop_last=True).plan().dropped == 5
-    assert "7 steps on 1 rank, 53 rows" in str(DataLoader(images(), 8).plan())

@@ -46,7 +46,7 @@ def test_each_epoch_has_the_batches_of_its_transform(options: Any) -> None:
     for epoch in range(4):
         assert same(list(loader), plain(epoch))
         assert f"schedule: this is epoch {epoch}'s" in loader.explain()
-        assert f"random resized crop to {max(12 + 4 * epoch, 16)} x" in loader.explain()
+        assert f"RandomResizedCrop(({max(12 + 4 * epoch, 16)}," in loader.explain()
     loader.set_epoch(1)
     assert same(list(loader), plain(1))
 

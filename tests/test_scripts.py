@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,12 +19,6 @@ from PIL import Image
 
 SAMPLES = 8  # of each split, every one of a class of its own; two batches
 
-_DETECTION = (
-    "references/detection/train.py",
-    "references",
-    "--data-path {data} --model ssdlite320_mobilenet_v3_large --device cpu -b 4 -j 2 --epochs 2 "
-    "--output-dir . --use-v2 --data-augmentation ",
-)
 #: Where a script lies in its checkout, what else is in there, and its arguments.
 SCRIPTS = {
     "pytorch/examples": (
@@ -52,10 +45,6 @@ SCRIPTS = {
         "{data} --dataset torch/image_folder --model resnet18 --img-size 64 --num-classes 8 "
         "--device cpu -b 4 -j 2 --epochs 2 --warmup-epochs 0 --cooldown-epochs 0 --output .",
     ),
-    **{
-        f"torchvision's detection, {preset}": (*_DETECTION[:2], _DETECTION[2] + preset)
-        for preset in ("hflip", "multiscale", "ssd", "ssdlite")
-    },
 }
 
 
@@ -74,48 +63,12 @@ def find(script: str, beside: str) -> Path:
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("images")
     for split in ("train", "val"):
-        annotations = []
         for number in range(SAMPLES):
-            height, name = 240 + number, f"{split}{number}"
-            image = Image.fromarray(np.full((height, 250, 3), number * 10, np.uint8))
-            _save(image, folder / split / f"class{number}" / "0.jpg")
-            _save(image, folder / f"{split}2017" / f"{name}.jpg")
-            annotations += _annotations(number, height)
-        about = {
-            "images": [
-                {
-                    "id": number,
-                    "file_name": f"{split}{number}.jpg",
-                    "width": 250,
-                    "height": 240 + number,
-                }
-                for number in range(SAMPLES)
-            ],
-            "annotations": [{**one, "id": at} for at, one in enumerate(annotations, 1)],
-            "categories": [{"id": one, "name": str(one)} for one in range(91)],
-        }
-        _write(folder / "annotations" / f"instances_{split}2017.json", json.dumps(about))
+            image = Image.fromarray(np.full((240 + number, 250, 3), number * 10, np.uint8))
+            path = folder / split / f"class{number}" / "0.jpg"
+            path.parent.mkdir(parents=True)
+            image.save(path)
     return folder
-
-
-def _save(image: Image.Image, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image.save(path)
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
-def _annotations(number: int, height: int) -> list[dict[str, Any]]:
-    category = (0, 5, 2, 16, 9, 44, 6, 3)[number]  # class ``number`` of the segmentation reference
-    found = []
-    for one, (x, y, w, h) in ((category, (0, 0, 250, height)), (13, (60, 70, 80, 90))):
-        outline = [x, y, x + w, y, x + w, y + h, x, y + h]
-        place = {"bbox": [x, y, w, h], "area": w * h, "segmentation": [outline], "iscrowd": 0}
-        found.append({"image_id": number, "category_id": one, **place})
-    return found
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -147,9 +147,6 @@ def test_a_seed_governs_labels_on_the_native_path() -> None:
     again = DataLoader(dataset, 5, shuffle=True, seed=7, num_workers=2)
     for want in (first, second):
         assert all(map(torch.equal, want, (labels for _, labels in again)))
-    rest = DataLoader(dataset, 5, shuffle=True, seed=7)
-    rest.skip_first_batches(3)
-    assert all(map(torch.equal, first[3:], (labels for _, labels in rest)))
 
 
 def test_a_sample_that_comes_twice_draws_twice() -> None:

@@ -28,6 +28,7 @@ from web_server import WebServer
 from fastdata import ImageDataset
 from fastdata.errors import FastdataError, SourceError, UsageError
 from fastdata.maintenance.seek_points import add_seek_points
+from fastdata.samplers import TokenBudgetBatches
 from fastdata.storage.packed import PackedSource
 
 
@@ -387,16 +388,16 @@ def test_tables_of_no_use(root: Path, tmp_path: Path) -> None:
     require_said(result, 2, "'1/x' cannot be a field's name", "leave it out")
 
 
-def test_plan_by_a_column(root: Path, tmp_path: Path) -> None:
+def test_batches_by_the_lengths_of_a_column(root: Path, tmp_path: Path) -> None:
     rows = {"path": ["a.jpg", "b.jpg"], "age": [34.5, 1.0], "gap": [2.0, None], "name": ["x", "y"]}
     pd.DataFrame(rows).to_csv(root / "t.csv", index=False)
     require_said(convert("table", "--root", root / "t.csv", "--out", tmp_path / "out"), 0)
-    by = ("plan", tmp_path / "out", "--budget", 40, "--length")
-    assert "1 step on 1 rank, 2 rows" in run(*by, "age").stdout
-    require_said(run(*by, "gap"), 2, "sample 1 has a length of nan")
-    refused = run(*by, "name")
-    require_said(refused, 2, "which has no lengths")
-    assert "lambda" not in refused.stderr
+    dataset = ImageDataset(tmp_path / "out")
+    assert len(TokenBudgetBatches(dataset, "age", 40)) == 1
+    with pytest.raises(UsageError, match="sample 1 has a length of nan"):
+        TokenBudgetBatches(dataset, "gap", 40)
+    with pytest.raises(UsageError, match="which has no lengths"):
+        TokenBudgetBatches(dataset, "name", 40)
 
 
 NAMES = {

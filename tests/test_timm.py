@@ -155,9 +155,6 @@ def test_operations_give_timms_pixels(tv: Any, data: Any, magnitude: float) -> N
             assert away <= (name[:5] in ("Rotat", "Shear", "Trans")), (name, index)
 
 
-# --- AugMix ----------------------------------------------------------------------------------
-
-
 # --- geometry --------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from core_batches import cuts_of
 from core_pixels import by_pillow, recipe_of
 from jpegs import encode, picture
 from loader_data import CROPS, WITH_INDEX, images, same
@@ -19,7 +20,7 @@ from torchvision_calls import apply  # noqa: E402
 
 from fastdata import DataLoader, ImageDataset, _native, fast_collate  # noqa: E402
 from fastdata.decode import seek_points  # noqa: E402
-from fastdata.decode.engine import Placement, ReadOptions, decode_one  # noqa: E402
+from fastdata.decode.engine import decode_one  # noqa: E402
 from fastdata.errors import UsageError  # noqa: E402
 from fastdata.plan.draws import epoch_key, sample_keys  # noqa: E402
 from fastdata.transforms import (  # noqa: E402
@@ -59,8 +60,8 @@ def shapes(views: dict[str, list[Any]]) -> dict[str, list[tuple[int, ...]]]:
 
 def test_a_batch_is_a_tensor_for_each_view() -> None:
     loader = DataLoader(images(CROPPED), 10, num_workers=2, seed=1)
-    assert "5 views: random resized crop to 24 x 24" in loader.explain()
-    assert "| 3 of random resized crop to 9 x 9" in loader.explain()
+    assert "5 views: RandomResizedCrop((24, 24)" in loader.explain()
+    assert "| 3 of RandomResizedCrop((9, 9)" in loader.explain()
     *_, (last, labels) = batches = list(loader)
     assert len(batches) == 6 and len(labels) == 3  # fewer samples, in each view
     for views, labels in batches:
@@ -204,10 +205,10 @@ def test_damage_where_no_view_looks_is_no_error() -> None:
     boxes = (0, 0, 120, 300), (0, 0, 400, 250)
     outs = np.zeros((2, 1, 50, 40, 3), np.uint8)
     views = [
-        _native.Rendering(out, cuts=Placement([box]).cuts(1, out))
+        _native.Rendering(out, cuts=cuts_of(1, (40, 50), box=box))
         for out, box in zip(outs, boxes, strict=True)
     ]
-    assert decode_one(cut, views, ReadOptions(tables)) is None
+    assert decode_one(cut, views, seek_points=tables) is None
     with Image.open(io.BytesIO(data)) as whole:
         wanted = [whole.convert("RGB").crop(box).resize((40, 50), 2) for box in boxes]
     for got, want in zip(outs, wanted, strict=True):

@@ -90,61 +90,6 @@ def mask(path: Path, width: int, height: int, palette: bool = False) -> None:
     found.save(path)
 
 
-def make_cityscapes(root: Path) -> Path:
-    made = _images(root / "leftImg8bit" / "train" / "ulm", "png", "ulm_000000_")
-    for name, width, height in made:
-        file = root / "leftImg8bit" / "train" / "ulm" / f"{name}.png"
-        file.rename(file.with_name(f"{name}_leftImg8bit.png"))
-        mask(root / "gtFine" / "train" / "ulm" / f"{name}_gtFine_labelIds.png", width, height)
-    return root
-
-
-def make_pets(root: Path) -> Path:
-    base = root / "oxford-iiit-pet"
-    made = _images(base / "images", "jpg", "Bengal_")
-    for name, width, height in made:
-        mask(base / "annotations" / "trimaps" / f"{name}.png", width, height)
-    lines = [f"{name} {1 + at % 3} {1 + at % 2} 1\n" for at, (name, *_) in enumerate(made)]
-    (base / "annotations" / "trainval.txt").write_text("".join(lines))
-    return root
-
-
-def make_kitti(root: Path) -> Path:
-    raw = root / "Kitti" / "raw"
-    labels = raw / "training" / "label_2"
-    labels.mkdir(parents=True)
-    for number, (name, width, height) in enumerate(_images(raw / "training" / "image_2", "png")):
-        lines = [
-            f"{('Car', 'Tram')[at % 2]} 0.5 {at} -1.5 {x} {y} {x + w} {y + h} 1 2 3 4 5 6 0.25\n"
-            for at, (x, y, w, h) in enumerate(_boxes(1 + number % 3, width, height, False))
-        ]
-        (labels / f"{name}.txt").write_text("".join(lines))
-    _images(raw / "testing" / "image_2", "png")
-    return root
-
-
-def make_faces(root: Path) -> Path:
-    base = root / "widerface"
-    made = _images(base / "WIDER_train" / "images" / "0--Parade", "jpg")
-    _images(base / "WIDER_test" / "images" / "0--Parade", "jpg")
-    (base / "WIDER_val").mkdir()
-    lines, files = [], []
-    for number, (name, width, height) in enumerate(made):
-        boxes = _boxes(number % 3, width, height, True)
-        file = f"0--Parade/{name}.jpg"
-        several = [" ".join(map(str, [*box, 0, 1, 0, 1, 0, 1])) for box in boxes]
-        lines += [file, str(len(boxes)), *(several or ["0 0 0 0 0 0 0 0 0 0"])]
-        files.append(file)
-    split = base / "wider_face_split"
-    split.mkdir()
-    for name, about in (
-        ("wider_face_train_bbx_gt.txt", lines),
-        ("wider_face_test_filelist.txt", files),
-    ):
-        (split / name).write_text("".join(f"{line}\n" for line in about))
-    return root
-
-
 def assert_same(found: Any, expected: Any) -> None:
     import torch
 

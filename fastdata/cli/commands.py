@@ -91,7 +91,6 @@ _COMMANDS = {
         "stage",
         "sample",
         "doctor",
-        "plan",
     )
 } | {"bench": "fastdata.benchmarks.command"}
 

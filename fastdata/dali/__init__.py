@@ -134,37 +134,18 @@ class _DALIPath(NativePath):
         images, recipe = resolved.images, resolved.recipe
         assert images is not None
         assert recipe is not None
-        if images.cache not in (None, Cache(bytes=0)):
-            raise UsageError(
-                f"cache={images.cache}: DALI has no use for seek points",
-                "Leave it out of the ImageDataset.",
-            )
-        if images.source.upright:
-            raise UsageError(
-                "exif_transpose=True turns images, and DALILoader does not",
-                "Leave it out of the ImageDataset, or use a fastdata.DataLoader.",
-            )
-        if recipe.parts:
-            raise UsageError(
-                "parts of the dataset have different transforms, and DALILoader takes one",
-                "Use a fastdata.DataLoader, or give all the same.",
-            )
-        if step := next((step for one in recipe.programs for step in one.pixels), None):
-            raise UsageError(
-                f"the transform has augmentations, which DALILoader lacks: {step.words}",
-                "Use a fastdata.DataLoader, or leave them to the loader's batch_transform.",
-            )
-        if not all(program.one_size for program in recipe.programs):
-            raise UsageError(
-                "the transform leaves images of different sizes, and DALILoader needs one size",
-                "Use a fastdata.DataLoader, or bring them to one size.",
-            )
-        filters = (getattr(step, "filters", ()) for one in recipe.programs for step in one.steps)
-        if several := next((names for names in filters if len(names) > 1), None):
-            raise UsageError(
-                f"the transform resizes with {' or '.join(several)}, and DALI has one filter",
-                "Use a fastdata.DataLoader, or give the transform one interpolation.",
-            )
+        steps = [step for program in recipe.programs for step in program.steps]
+        lacks = {
+            f"cache={images.cache}": images.cache not in (None, Cache(bytes=0)),
+            "exif_transpose=True": images.source.upright,
+            "a transform for each part of the dataset": bool(recipe.parts),
+            "augmentations of pixels": any(program.pixels for program in recipe.programs),
+            "images of different sizes": not all(program.one_size for program in recipe.programs),
+            "a choice of interpolations": any(len(getattr(s, "filters", ())) > 1 for s in steps),
+        }
+        if asked := ", ".join(what for what, wanted in lacks.items() if wanted):
+            hint = "Leave them out, or use a fastdata.DataLoader."
+            raise UsageError(f"DALILoader has no {asked}", hint)
         super().__init__(resolved)
         self.graph = graph
         self._device, self._batch_size = device, batch_size

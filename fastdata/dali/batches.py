@@ -1,7 +1,7 @@
 """Batches that DALI decodes; the native core and Pillow decode the other samples.
 
 One image that DALI cannot decode ends its whole pipeline, and it decodes some images to other
-colours than Pillow. So it gets only images that it decodes to Pillow's colours.
+colours than Pillow. So it gets only baseline JPEGs, of Pillow's colours.
 """
 
 from __future__ import annotations
@@ -16,24 +16,19 @@ import numpy.typing as npt
 import torch
 
 from fastdata import _native
-from fastdata.dali.graph import BESIDES
 from fastdata.dali.runner import Run, Runner
 from fastdata.decode.decoders import NATIVE
-from fastdata.errors import FastdataError, warn
+from fastdata.errors import warn
 from fastdata.loading.fields.buffers import BatchMemory
-from fastdata.loading.fields.field import Batch, Jobs, Stage
+from fastdata.loading.fields.field import Batch, Jobs
 from fastdata.loading.fields.image import ImageField, ImageState
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.source import BlobColumn
 
 _JPEG = ENCODINGS.index("jpeg")
-_PNG = b"\x89PNG\r\n\x1a\n"
 _EOI = b"\xff\xd9"
 #: Memory of views whose samples DALI decodes into its own.
 _NO_MEMORY = BatchMemory(None, None)
-
-# PNG's colour types grey, RGB, palette, and RGB with alpha.
-_PNG_COLOURS = (0, 2, 3, 6)
 
 
 @dataclass(eq=False)
@@ -42,13 +37,11 @@ class DALIState(ImageState):
 
     Attributes:
         candidates: Slots of samples that DALI may decode.
-        slow: bool, shape (N,): samples that the core does not decode.
         run: The part that DALI decodes, until it is joined.
         joined: The same, once it is.
     """
 
     candidates: list[int] = field(default_factory=list)
-    slow: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     run: Run | None = None
     joined: Run | None = None
 
@@ -56,66 +49,51 @@ class DALIState(ImageState):
 class DALIField(ImageField):
     """Field of images that DALI decodes; the core's threads read, and decode what DALI does not.
 
-    It adds a stage to those of `ImageField`: the core reads DALI's candidates (`Stage.READING`)
-    before it decodes the other samples. `finish` joins both parts.
+    It adds a step to those of `ImageField`: the core reads DALI's candidates before it decodes the
+    other samples. The last step joins both parts.
     """
 
     gathers_first = True
-    _state_type = DALIState
+    state_type = DALIState
 
     def __init__(self, runner: Runner, device: torch.device, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._runner, self._device = runner, device
         self._on_gpu = device.type == "cuda"
         self._warned: set[bool] = set()  # of a batch that failed, of no pipeline
-        self._decodes: dict[str, bool] = {}
 
-    def _begin_decoding(self, batch: Batch, state: ImageState, slow: npt.NDArray[np.bool_]) -> None:
+    def _decode(
+        self, batch: Batch, state: ImageState, skip: npt.NDArray[np.bool_] | None = None
+    ) -> None:
         assert isinstance(state, DALIState)
         cuts, extents = state.draw.cuts, state.blobs.extents
         state.views = [_NO_MEMORY for _ in cuts]
-        if not self._on_gpu:
+        if skip is not None or not self._on_gpu:
             self._allocate(batch, state)
-        skip = ~self._may_be_for_dali(state.blobs)
-        skip[list(state.failed)] = True
+        ours = ~self._may_be_for_dali(state.blobs)
+        ours[list(state.failed)] = True
         for cut in cuts:
-            skip |= (cut["padding"] > 0) | (cut["flip"] & 2 > 0)
-        state.candidates, state.slow = np.flatnonzero(~skip).tolist(), slow
+            ours |= (cut["padding"] > 0) | (cut["flip"] & 2 > 0)
+        state.candidates = np.flatnonzero(~ours).tolist()
         options: dict[str, Any] = {
-            "skip": skip.view(np.uint8),
+            "skip": ours.view(np.uint8),
             "check": self._check,
             # DALI decodes damaged JPEGs to some pixels.
             "scans": not self._source.capabilities.seek_points,
         }
-        read = self._context.start(_native.ReadJob(extents, **options))
-        self._decode_ourselves(batch, state, np.flatnonzero(skip).tolist())
-        state.stage, state.job = Stage.READING, read
-
-    def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
-        if state.stage is Stage.READING:
-            self._begin_run(batch, state, job)
-            state.stage, state.job = Stage.DECODING, Jobs(state.pending)
-        elif state.stage is Stage.ALONE:
-            # DALI runs under the lock, so that the interpreter can wait for it at exit.
-            with self._runner.lock:
-                self._finish_run(batch, state)
-        else:
-            super()._proceed(batch, state, job)
-
-    def finish(self, batch: Batch, deadline: float | None = None) -> dict[int, FastdataError]:
-        """See `BatchField.finish`. DALI itself knows no deadline."""
-        failed = super().finish(batch, deadline)
-        if deadline is not None and time.monotonic() > deadline:
-            raise TimeoutError
-        return failed
+        read = _native.ReadJob(extents, **options)
+        self._context.start(read)
+        natively = ours if skip is None else ours & ~skip
+        self._decode_ourselves(batch, state, np.flatnonzero(natively).tolist())
+        state.after(read, self._begin_run)
 
     def ready(self, batch: Batch) -> bool:
         """See `BatchField.ready`. False while DALI decodes: it cannot be asked."""
         return batch.states[self].run is None and super().ready(batch)
 
-    def _begin_run(self, batch: Batch, state: DALIState, read: _native.ReadJob) -> None:
+    def _begin_run(self, batch: Batch, state: DALIState) -> None:
         """Pass suitable samples to DALI; decode the others natively."""
-        blobs = state.blobs
+        blobs, read = state.blobs, cast(_native.ReadJob, state.job)
         samples: list[Any] = read.take()
         self._context.counters.add_work(read.seconds(), 0.0)
         seekable = np.asarray(blobs.extents.seekable)
@@ -125,8 +103,7 @@ class DALIField(ImageField):
             data = samples[slot]
             size = int(blobs.widths[slot]), int(blobs.heights[slot])
             # If it cannot be read or is damaged, the core says why, as in the native loader.
-            kind = None if data is None else _kind(data, size, bool(seekable[slot]))
-            known = kind == "jpeg" or (kind in BESIDES and self._is_decoded(kind))
+            known = data is not None and _is_whole_jpeg(data, size, bool(seekable[slot]))
             (theirs if known else ours).append(slot)
         self._decode_ourselves(batch, state, ours)
         if theirs:
@@ -134,22 +111,30 @@ class DALIField(ImageField):
                 np.array(theirs, np.int64), [samples[slot] for slot in theirs], state.draw.cuts
             )
             self._runner.begin(state.run)
+        state.after(Jobs(state.pending), self._collect)
 
     def _decode_ourselves(self, batch: Batch, state: DALIState, slots: Sequence[int]) -> None:
-        """Decode samples natively, or by Pillow those that the core is known to decline."""
+        """Decode samples natively."""
         if len(slots):
             self._allocate(batch, state)
-        skip = np.ones(len(batch), np.bool_)
-        skip[slots] = state.slow[slots]
-        if np.count_nonzero(skip) < len(skip):
-            self._decode_by_core(state, skip.view(np.uint8))
-        self._decode_alone(batch, state, [slot for slot in slots if skip[slot]])
+            skip = np.ones(len(batch), np.bool_)
+            skip[slots] = False
+            super()._decode(batch, state, skip)
 
     def _allocate(self, batch: Batch, state: DALIState) -> None:
         """Give a batch memory on the host, unless it has it."""
         for view, memory in enumerate(state.views):
             if memory is _NO_MEMORY:
-                state.views[view] = self._memory(batch, state, view)
+                state.views[view] = self._memory(batch, state, view, None)
+
+    def _finish(self, batch: Batch, state: ImageState) -> None:
+        """Wait for DALI's part of a batch, and join both parts; DALI knows no deadline."""
+        assert isinstance(state, DALIState)
+        # DALI runs under the lock, so that the interpreter can wait for it at exit.
+        with self._runner.lock:
+            self._finish_run(batch, state)
+        if batch.deadline is not None and time.monotonic() > batch.deadline:
+            raise TimeoutError
 
     def _finish_run(self, batch: Batch, state: DALIState) -> None:
         """Wait for DALI's part of a batch, and join both parts; decode it natively if it failed."""
@@ -163,9 +148,9 @@ class DALIField(ImageField):
             if run.error is not None:
                 self._warn(run.error)
                 self._decode_ourselves(batch, state, run.slots.tolist())
-                state.stage, state.job = Stage.DECODING, Jobs(state.pending)
+                state.after(Jobs(state.pending), self._collect)
                 return
-        super()._proceed(batch, state, None)
+        super()._finish(batch, state)
         run = state.joined
         for view, memory in enumerate(state.views):
             pixels = None if run is None or run.pixels is None else run.pixels[view]
@@ -198,17 +183,7 @@ class DALIField(ImageField):
         candidates: npt.NDArray[np.bool_] = ~gathered.pillow & maybe_jpeg
         if self._source.capabilities.seek_points:  # without a checksum it may be damaged
             candidates &= np.asarray(gathered.extents.seekable) > 0
-        for name in BESIDES:
-            there = encodings == ENCODINGS.index(name)
-            if there.any() and self._is_decoded(name):
-                candidates |= there
         return candidates
-
-    def _is_decoded(self, encoding: str) -> bool:
-        """Return whether DALI decodes an encoding; without a device, the next pass tries again."""
-        if encoding not in self._decodes:
-            self._decodes[encoding] = self._runner.graph.decodes(encoding)
-        return self._decodes[encoding]
 
     def _warn(self, error: Exception) -> None:
         broken = self._runner.broken is not None
@@ -274,22 +249,16 @@ class DALIField(ImageField):
         super().cancel(batch)
 
 
-def _kind(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: bool) -> str | None:
-    """Return the encoding of a sample that DALI may decode to Pillow's pixels; None of others.
+def _is_whole_jpeg(data: npt.NDArray[np.uint8], size: tuple[int, int], seekable: bool) -> bool:
+    """Return whether a sample is a baseline JPEG, which DALI decodes to Pillow's colours.
 
     ``size``: (width, height) that its crop was drawn for; ``seekable``: it was decoded once.
     """
     kind, width, height, *_, code, _, _ = _native.probe(data)
-    if kind.startswith("jpeg"):
-        if (width, height) != size or code != "ok":
-            return None
-        # A file that was cut decodes in part or not at all, depending on the crop.
-        return kind if seekable or data[-2:].tobytes() == _EOI else None
-    head = data[:33].tobytes()
-    if head[:8] != _PNG or len(head) < 33:
-        return None
-    said = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
-    return "png" if said == size and head[24] == 8 and head[25] in _PNG_COLOURS else None
+    if kind != "jpeg" or (width, height) != size or code != "ok":
+        return False
+    # A file that was cut decodes in part or not at all, depending on the crop.
+    return seekable or data[-2:].tobytes() == _EOI
 
 
 def _stretches(marked: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:

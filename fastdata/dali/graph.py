@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import io
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +23,7 @@ if TYPE_CHECKING:
 
 #: Side, in pixels, of the images that fill a new pipeline: an ordinary photograph's. A GPU's JPEG
 #: engine does not take small ones, and nvImageCodec may not come back to the engine then.
-SIDE = 512
-#: Encodings beside baseline JPEG, as in an index, of which DALI decodes those that it is installed
-#: for.
-BESIDES = ("jpeg-progressive", "png")
+_SIDE = 512
 
 
 @dataclass(frozen=True)
@@ -59,9 +55,9 @@ class Graph:
         built.build()
         # A GPU gets a whole batch, for which its decoders reserve memory.
         count = 1 if self.device_id is None else batch_size
-        samples = [example("jpeg")] * count
+        samples = [_photograph()] * count
         whole = np.zeros((len(self.programs), count), _native.CUT)
-        whole["box"] = 0, 0, SIDE, SIDE
+        whole["box"] = 0, 0, _SIDE, _SIDE
         for cut, program in zip(whole, self.programs, strict=True):
             cut["size"] = program.size
         # A full pipeline takes and gives one batch at a time. The first schedule_run() runs it
@@ -72,12 +68,6 @@ class Graph:
         for _ in range(self.depth):
             built.outputs()
         return built
-
-    def decodes(self, encoding: str) -> bool:
-        """Return whether DALI decodes one of `BESIDES`; False if it cannot use the device."""
-        with suppress(RuntimeError):
-            return decodes(encoding, self.device_id)
-        return False
 
     def feed(
         self,
@@ -108,7 +98,7 @@ class Graph:
     def _define(self) -> list[Any]:
         """Return the outputs of a pipeline: a batch of images for each view."""
         fn, types = dali().fn, dali().types
-        data, decoding = files_input(), arguments(self.device_id)
+        data, decoding = _files_input(), _arguments(self.device_id)
         # On a GPU, decoding a region may fail (github.com/NVIDIA/nvImageCodec/issues/55).
         whole = None if self.device_id is None else fn.decoders.image(data, **decoding)
         results = []
@@ -164,7 +154,7 @@ def _resizes(program: Program) -> bool:
     return any(step.resizes for step in program.steps)
 
 
-def arguments(device_id: int | None) -> dict[str, Any]:
+def _arguments(device_id: int | None) -> dict[str, Any]:
     """Return the arguments of DALI's decoders."""
     # EXIF is for viewers: Pillow and the native core do not turn images either.
     chosen = {"output_type": dali().types.RGB, "adjust_orientation": False}
@@ -174,42 +164,19 @@ def arguments(device_id: int | None) -> dict[str, Any]:
     return {**chosen, "device": "mixed", "hw_decoder_load": 1.0}
 
 
-def files_input() -> Any:
+def _files_input() -> Any:
     """Return the input of a pipeline: the bytes of files, named "data"."""
     uint8 = dali().types.UINT8
     return dali().fn.external_source(name="data", ndim=1, dtype=uint8, no_copy=True)
 
 
 @functools.cache
-def example(encoding: str, side: int = SIDE) -> npt.NDArray[np.uint8]:
-    """Return the bytes of a square image of noise, "jpeg" or one of `BESIDES`."""
+def _photograph() -> npt.NDArray[np.uint8]:
+    """Return the bytes of a square JPEG of noise."""
     file = io.BytesIO()
-    image = Image.effect_noise((side, side), 40).convert("RGB")
-    if encoding == "png":
-        image.save(file, "PNG")
-    else:
-        image.save(file, "JPEG", subsampling="4:2:0", progressive=encoding == "jpeg-progressive")
+    noise = Image.effect_noise((_SIDE, _SIDE), 40).convert("RGB")
+    noise.save(file, "JPEG", subsampling="4:2:0")
     return np.frombuffer(file.getvalue(), np.uint8)
-
-
-@functools.cache
-def decodes(encoding: str, device_id: int | None) -> bool:
-    """Return whether this installation of DALI decodes an encoding of `example`.
-
-    nvImageCodec decodes some by extensions, which may be missing; and one image that it cannot
-    decode ends a pipeline. RuntimeError: DALI cannot use the device.
-    """
-    one = {"batch_size": 1, "num_threads": 1, "prefetch_queue_depth": 1}
-    pipeline = dali().Pipeline(device_id=device_id, **one)
-    with pipeline:
-        pipeline.set_outputs(dali().fn.decoders.image(files_input(), **arguments(device_id)))
-    pipeline.build()
-    pipeline.feed_input("data", [example(encoding)])
-    try:
-        pipeline.run()
-    except RuntimeError:
-        return False
-    return True
 
 
 def dali() -> Any:

@@ -1,4 +1,4 @@
-"""Decoding images: JPEG regions from seek points, resampling, normalisation.
+"""Decoding images: JPEG regions from seek points, resampling.
 
 Baseline and progressive JPEGs are decoded by the native core, to the same bytes
 as libjpeg-turbo's accurate decoder (and therefore Pillow); of baseline ones only what a region
@@ -13,7 +13,7 @@ needs is touched. All else (PNG, WebP, CMYK, arithmetic coding, ...) is decoded 
 Resampling equals Pillow's ``crop(region).resize(size, filter)`` within 1 level.
 """
 
-from fastdata.decode.engine import BatchOptions, Engine, PendingBatch, decode_batch, decode_jpeg
+from fastdata.decode.engine import decode_jpeg
 from fastdata.decode.jpeg import (
     DecodeError,
     JpegInfo,
@@ -24,13 +24,9 @@ from fastdata.decode.jpeg import (
 from fastdata.decode.limits import Limits
 
 __all__ = [
-    "BatchOptions",
     "DecodeError",
-    "Engine",
     "JpegInfo",
     "Limits",
-    "PendingBatch",
-    "decode_batch",
     "decode_jpeg",
     "jpeg_info",
     "seek_points",

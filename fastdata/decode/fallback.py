@@ -1,22 +1,18 @@
 """The fallback policy: the next attempt after the native core declines an image.
 
 The core decodes baseline and progressive JPEGs that are whole. For every other
-sample it returns a code (fastdata/native/status.h). `decode_alone` then decodes the sample by
-itself, or returns why nothing can: for loaders, DALI and `fastdata.decode`.
+sample it returns a code (fastdata/native/status.h). A `Verdict` says what then decodes the sample
+by itself, if anything can: for loaders, DALI and `fastdata.decode`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fastdata.decode.decoders import NATIVE
-from fastdata.errors import FastdataError, SampleError, without_frames
+from fastdata.errors import FastdataError
 from fastdata.storage.encodings import NOT_NATIVE
-
-if TYPE_CHECKING:
-    from fastdata.decode.codecs import Encoded
 
 #: Values of ``fallback=``: the codec table decodes images of kinds that the core does not know
 #: ("unsupported"), damaged ones too ("always"), none ("never").
@@ -98,55 +94,3 @@ class Outcome(NamedTuple):
     decoder: str = NATIVE
     declined: str = ""
     without_table: bool = False
-
-
-class Alone(ABC):
-    """One sample that the core declined, and the place of its pixels."""
-
-    @abstractmethod
-    def by_core(self) -> Verdict | None:
-        """Decode it natively without its seek points; return why that failed, if it did."""
-
-    @abstractmethod
-    def by_codec(self) -> Encoded:
-        """Decode it by the codec table.
-
-        Raises:
-            FastdataError: That failed; the error names the sample.
-        """
-
-    @abstractmethod
-    def error(self, verdict: Verdict) -> FastdataError:
-        """Return the error for a verdict; it names the sample."""
-
-
-def decode_alone(
-    sample: Alone, verdict: Verdict, fallback: str = "always", *, redraws: bool = True
-) -> Outcome:
-    """Decode one sample that the core declined, as the policy says.
-
-    Args:
-        sample: The sample.
-        verdict: Why the core declined it.
-        fallback: As `Verdict.step`.
-        redraws: As `Verdict.step`.
-    """
-    step = verdict.step(fallback, redraws=redraws)
-    if step is FallbackStep.WITHOUT_TABLE:
-        again = sample.by_core()
-        if again is None:
-            # Callers of `fastdata.decode` gave the wrong table; a dataset's is only slower.
-            error = None if fallback == "always" else sample.error(verdict)
-            return Outcome(verdict, error, without_table=True)
-        verdict = again
-        step = verdict.step(fallback, redraws=redraws)
-    if step is not FallbackStep.CODEC:
-        return Outcome(verdict, sample.error(verdict))
-    try:
-        image = sample.by_codec()
-    except SampleError as error:
-        kept = sample.error(verdict) if verdict.is_damage else without_frames(error)
-        return Outcome(verdict, kept)
-    except FastdataError as error:
-        return Outcome(verdict, without_frames(error))
-    return Outcome(verdict, None, image.kind, image.decoder, image.declined)

@@ -10,8 +10,6 @@ from PIL import Image
 from fastdata.decode.limits import Limits
 from fastdata.decode.pillow import RGB, Style
 from fastdata.errors import FastdataError, SampleError, UsageError
-from fastdata.remote.patterns import pattern_of
-from fastdata.storage.hugging_face import streamed_files
 from fastdata.storage.listed import FilesSource
 from fastdata.text import class_name
 from fastdata.transforms.identity import changed, fresh_look, own_method
@@ -43,7 +41,7 @@ def require_folder(folder: Any) -> None:
         several = (hint for name, hint in _HINTS.items() if class_name(folder).startswith(name))
         raise UsageError(
             f"{class_name(folder)} is neither a path nor a dataset that is read in place",
-            streaming_hint(folder) or next(several, _HINT),
+            next(several, _HINT),
         )
     with fresh_look():
         reason = own_method(folder, base, *SAMPLE_METHODS)
@@ -59,24 +57,6 @@ def other_labels(folder: Any) -> str:
     """Say in a clause that labels of a ``DatasetFolder`` are not 64-bit integers; "" if all are."""
     others = {type(label).__name__ for _, label in folder.samples} - {"int", "int64"}
     return f"{class_name(folder)} has labels of type {min(others)}, not int" if others else ""
-
-
-def streaming_hint(dataset: Any) -> str:
-    """Return the line to write instead of a stream of `datasets`; "" if its files are unknown."""
-    files = streamed_files(dataset)
-    if not files:
-        return ""
-    pattern = pattern_of(files)
-    # Thousands of names without a pattern would bury the advice.
-    shown = repr(pattern) if len(pattern) <= _MOST_SHOWN else '"::".join(FILES)'
-    return (
-        f"Write fastdata.ImageDataset({shown}, transform=...), which reads the same files in "
-        "place, in any order. What map, filter and the like do is no part of it."
-    )
-
-
-#: Most characters of a pattern in a message.
-_MOST_SHOWN = 400
 
 
 def why_not_pillow(folder: Any) -> tuple[str, str] | None:

@@ -28,16 +28,14 @@ class DecodeError(SampleError, ValueError):
         code: The kind of damage, in one word: ``truncated``, ``bad_scan_data``, ….
         detail: Why.
         offset: At about which byte of the image.
-        index: Which sample of a batch; else None.
     """
 
-    def __init__(self, code: str, detail: str, offset: int = 0, index: int | None = None) -> None:
-        where = "" if index is None else f"sample {index}: "
-        super().__init__(f"{where}{detail} ({code}, at byte {offset})", _HINTS.get(code, ""))
-        self.code, self.detail, self.offset, self.index = code, detail, offset, index
+    def __init__(self, code: str, detail: str, offset: int = 0) -> None:
+        super().__init__(f"{detail} ({code}, at byte {offset})", _HINTS.get(code, ""))
+        self.code, self.detail, self.offset = code, detail, offset
 
-    def __reduce__(self) -> tuple[type[DecodeError], tuple[str, str, int, int | None]]:
-        return DecodeError, (self.code, self.detail, self.offset, self.index)
+    def __reduce__(self) -> tuple[type[DecodeError], tuple[str, str, int]]:
+        return DecodeError, (self.code, self.detail, self.offset)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ Size = tuple[int, int]
 
 #: Most pixels of an image's tiles, transparency and thumbnail, as a multiple of its own.
 _MOST_TILES = 16
+_ANY = (1 << 31) - 1  # number of scans
 _LARGER = f"Give ImageDataset larger limits=Limits(…), or {LEAVE_OUT}"
 
 
@@ -46,6 +47,11 @@ class Limits:
                 raise UsageError(
                     f"Limits({name}={limit!r})", "Give a whole number from 1, or None."
                 )
+
+    @property
+    def most_scans(self) -> int:
+        """The limit of scans, as the core takes it."""
+        return _ANY if self.scans is None else min(self.scans, _ANY)
 
     def check(self, data: bytes) -> None:
         """Raise unless an image is within the limits; decode nothing.

@@ -13,8 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from fastdata.device.normalise import normalisation
-from fastdata.device.transfer import Arrival, Destination, Transfer
+from fastdata.device.transfer import Arrival, Destination, Transfer, normalisation
 from fastdata.errors import UsageError, called
 
 

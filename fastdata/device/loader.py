@@ -119,12 +119,6 @@ class DeviceLoader:
                     sampler.set_epoch(epoch)
         self._reached.clear()
 
-    def skip_first_batches(self, count: int) -> DeviceLoader:
-        """Begin the next pass so many batches later; only over a `fastdata.DataLoader`."""
-        self.loader.skip_first_batches(count)
-        self._reached = {}  # passes under way do not count
-        return self
-
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's own state after the last batch that the consumer took.
 
@@ -145,7 +139,7 @@ class DeviceLoader:
         """Resume from a state of the loader's with the next ``iter``; {} of one without states."""
         if state or hasattr(self.loader, "load_state_dict"):
             self.loader.load_state_dict(state)
-            self._reached = {}  # as for skip_first_batches
+            self._reached = {}  # passes under way do not count
 
     def __repr__(self) -> str:
         return f"<fastdata.DeviceLoader to {self._where.describe()}, of {self.loader!r}>"

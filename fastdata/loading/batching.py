@@ -36,7 +36,6 @@ from fastdata.plan.packing import Packed
 from fastdata.plan.position import PLANNED, Fingerprint, Position
 from fastdata.plan.schedule import Drawn, ordered, sampled
 from fastdata.plan.sharding import Epoch
-from fastdata.plan.table import PlanTable, table_of
 from fastdata.text import human_count
 
 if TYPE_CHECKING:
@@ -113,15 +112,6 @@ class Batching(ABC):
     @abstractmethod
     def draw(self, start: Position, samples: int) -> Drawing:
         """Return the batches from a position on, of a dataset of so many samples."""
-
-    def skip(self, position: Position, count: int) -> Position:
-        """Return the position so many batches later."""
-        raise NotImplementedError
-
-    def table(self, epoch: int) -> PlanTable:
-        """Return the table of an epoch's batches; raise UsageError if they are a sampler's."""
-        hint = "Give batch_size= and order=, or a batch sampler such as AspectRatioBatches."
-        raise UsageError("plan() knows batches that fastdata makes alone", hint)
 
     def remainder(self, start: Position) -> int:
         """Return how many samples the last batches of all ranks have; see `Pass`."""
@@ -217,20 +207,6 @@ class OrderedBatching(Batching):
         among = None if self.row_sampler is None else order
         return Drawing(ordered(epoch, order, samples), start.key, len(epoch), among)
 
-    def skip(self, position: Position, count: int) -> Position:
-        """See `Batching.skip`."""
-        skipped = count * position.world_size * (self._arguments.batch_size or 1)
-        return replace(position, at=min(position.at + skipped, self.samples))
-
-    def table(self, epoch: int) -> PlanTable:
-        """See `Batching.table`."""
-        if self._arguments.batch_size is None:
-            return super().table(epoch)
-        own = self._epoch(self.beginning(epoch, 0, 0))
-        if len(own) >> 32:
-            raise UsageError("an endless epoch has no table", "Give a number as samples=.")
-        return table_of(own)
-
     def remainder(self, start: Position) -> int:
         """See `Batching.remainder`."""
         epoch = self._epoch(start)
@@ -295,15 +271,6 @@ class PlannedBatching(Batching):
         self._check()  # the dataset may have been changed
         rest = self.planned.plan.rest(start.key, start.world_size, start.at)
         return Drawing(rest.batches(start.rank), start.key, len(rest))
-
-    def skip(self, position: Position, count: int) -> Position:
-        """See `Batching.skip`."""
-        rest = self.planned.plan.rest(position.key, position.world_size, position.at)
-        return replace(position, at=rest.after(count) or position.at)
-
-    def table(self, epoch: int) -> PlanTable:
-        """See `Batching.table`."""
-        return self.planned.table(epoch)
 
     def _check(self) -> None:
         """Raise UsageError for a dataset, or an ``on_error``, that does not suit the plan."""

@@ -13,20 +13,19 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from fastdata.dataset import ImageDataset
-from fastdata.decode.folders import SAMPLE_METHODS, folder_class, other_labels, streaming_hint
+from fastdata.decode.folders import SAMPLE_METHODS, folder_class, other_labels
+from fastdata.decode.hub import HUB_METHODS
 from fastdata.errors import UsageError
 from fastdata.loading.fields.names import BESIDES, SOURCE
 from fastdata.loading.fields.readable import Readable, Unreadable, overridden
 from fastdata.loading.fields.samples import NativeSamples
 from fastdata.loading.fields.targets import reader_of
-from fastdata.loading.hub import recognise_hub
 from fastdata.loading.mixture import Mixture
-from fastdata.loading.noticing import remedy, unread
-from fastdata.loading.wrapped import annotated_classes, recognise_annotated, wrapping_hint
+from fastdata.loading.noticing import IN_PLACE, remedy, unread
 from fastdata.plan.mixture import MixedRows
 from fastdata.plan.schedule import Indices
 from fastdata.storage.fields import MASKS, common_fields, outlines_among
-from fastdata.storage.hugging_face import images_of, is_hub
+from fastdata.storage.hugging_face import dataset_class, images_of, is_hub
 from fastdata.storage.joined import JoinedSource
 from fastdata.storage.source import Source
 from fastdata.text import class_name, human_count, human_size
@@ -85,18 +84,14 @@ def _recognise(dataset: Any) -> Readable | Unreadable:
         return (
             described if isinstance(described, Unreadable) else replace(described, dataset=dataset)
         )
-    if is_hub(dataset):
-        return recognise_hub(dataset, ImageDataset)
-    wrapped = recognise_annotated(dataset)
-    if wrapped is not None:
-        return wrapped
+    if is_hub(dataset) and images_of(dataset):
+        if reason := own_method(dataset, dataset_class(), *HUB_METHODS):
+            return overridden(reason)
+        return Unreadable("a datasets.Dataset makes its samples itself", IN_PLACE)
     why = unread(dataset)
     if isinstance(dataset, IterableDataset):
         why = f"{class_name(dataset)} is an IterableDataset, which decides what it reads"
-    hint = (
-        wrapping_hint(dataset) or streaming_hint(dataset) or remedy(dataset, holds_images(dataset))
-    )
-    return Unreadable(why, hint)
+    return Unreadable(why, remedy(dataset, holds_images(dataset)))
 
 
 class PrefixDataset(NativeSamples, Dataset[Any]):
@@ -326,7 +321,7 @@ def holds_images(dataset: Any, depth: int = 4) -> bool:
     """Return whether a dataset is, or holds down to a depth, one that fastdata reads."""
     if is_hub(dataset):
         return bool(images_of(dataset))
-    known = tuple(filter(None, (ImageDataset, folder_class(), *annotated_classes())))
+    known = tuple(filter(None, (ImageDataset, folder_class())))
     if isinstance(dataset, known):
         return True
     if not isinstance(dataset, Dataset) or not depth:

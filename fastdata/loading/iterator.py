@@ -1,9 +1,10 @@
-"""Iterator of one pass on the native path."""
+"""One pass over a loader, and its iterator on the native path."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import time
 import weakref
@@ -23,6 +24,7 @@ from fastdata.errors import FastdataError, SampleError, called, warn
 from fastdata.executors import end_daemon_threads
 from fastdata.loading.fields.field import Batch
 from fastdata.loading.fields.pipeline import Pipeline
+from fastdata.loading.passes import WrappedPass
 from fastdata.loading.seeding import seeded
 from fastdata.plan.draws import child
 from fastdata.plan.position import PassProgress
@@ -31,6 +33,102 @@ from fastdata.text import human_count
 
 if TYPE_CHECKING:
     from fastdata.loading.arguments import Arguments
+
+
+class Pass(WrappedPass):
+    """One pass over a loader, which begins with its first batch.
+
+    Until then it follows the loader: where `set_epoch` or `load_state_dict` name another place, it
+    begins there. Other attributes are those of the iterator inside. ``through`` gets the batches,
+    and returns those that are delivered.
+
+    A loader that shards reports the pass to Accelerate's `GradientState`, if the process has an
+    ``Accelerator``, as its own loaders do: ``accumulate`` steps at the end of a loader, and
+    ``gather_for_metrics`` drops samples that were repeated. ``remainder`` are the samples in the
+    last batches of all ranks together, without these; 0 if the batches are full, -1 if unknown.
+    """
+
+    end_of_dataloader = False
+    remainder = _left = -1
+
+    def __init__(self, loader: Any, through: Callable[[Any], Any]) -> None:
+        self._loader, self._begun, self._beginning = loader, False, threading.Lock()
+        self._through = through
+        self._gradients: Any = None
+        self._open()
+        module = sys.modules.get("accelerate.state") if loader._shares_samples else None
+        if module is not None and module.GradientState._shared_state:
+            self._gradients = module.GradientState()
+            self._measure()
+            self._gradients._add_dataloader(self)  # by a weak reference
+
+    def _open(self) -> None:
+        """Prepare the batches from the place where the loader begins."""
+        self._start, self._progress, batches = self._loader._open_pass()
+        self._batches = self._through(batches)
+        if self._gradients is not None:
+            self._measure()
+
+    def _measure(self) -> None:
+        start, self._left = self._start, len(self)
+        self.remainder = -1 if start is None else self._loader._batching.remainder(start)
+
+    def _begin(self) -> None:
+        with self._beginning:
+            if self._begun:
+                return
+            loader = self._loader
+            loader._follow_samplers()
+            if not loader._is_next(self._start):
+                self._close_batches()
+                self._open()
+            loader._begin_pass(self._start, self._progress)
+            self._begun = True
+
+    def __reduce__(self) -> NoReturn:
+        raise cannot_pickle()
+
+    def __next__(self) -> Any:
+        if not self._begun:
+            self._begin()
+        # The pass whose ``next`` ran last decides the loader's state.
+        before, self._loader._progress = self._loader._progress, self._progress
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._loader._progress = before
+            self._end()
+            raise
+        except Exception:  # an error in a batch's place
+            self._count()
+            raise
+        self._count()
+        return batch
+
+    def _count(self) -> None:
+        self._left -= 1
+        self.end_of_dataloader = self._left == 0
+
+    def _end(self) -> None:
+        if self._gradients is not None:
+            self._gradients._remove_dataloader(self)
+            self._gradients = None
+
+    def ready(self) -> bool:
+        """Return whether ``next`` would return at once, as far as it is known."""
+        ready = getattr(self._batches, "ready", None)
+        return ready is None or bool(ready())
+
+    def close(self) -> None:
+        """Close the pass, which does not begin any more."""
+        self._begun = True
+        self._end()
+        self._close_batches()
+
+    def _close_batches(self) -> None:
+        close = getattr(self._batches, "close", None)
+        if close is not None:
+            close()
 
 
 class NativeIterator(Iterator[Any]):
@@ -84,13 +182,30 @@ class NativeIterator(Iterator[Any]):
             raise _closed()
         if os.getpid() != self._process:
             raise after_fork()
+        config = self._config
         with self._taking:
-            began = time.perf_counter()
-            taken = batch = None
+            began, taken, result = time.perf_counter(), None, None
             try:
-                taken = self._take()
+                while taken is None and self._top_up(max(config.prefetch, 1)):
+                    batch = self._under_way[0]
+                    try:
+                        batch.deadline = self._deadline()
+                        self._pipeline.advance(batch, wait=True)
+                        errors = self._pipeline.errors(batch)
+                    except FastdataError:  # of the batch as a whole
+                        self._deliver(batch)
+                        self._pipeline.cancel(batch)
+                        batch.states.clear()  # the error refers to this frame
+                        raise
+                    self._deliver(batch)
+                    taken = self._settled(batch, errors)
+                if taken is None and self._late is not None:
+                    late, self._late = self._late, None
+                    raise late
                 if taken is not None:
-                    batch = self._assemble(*taken)
+                    # The threads go on with this while the consumer works.
+                    self._top_up(config.prefetch)
+                    result = self._assemble(*taken)
             except BaseException as error:
                 if self._close is None and isinstance(error, Exception):
                     raise _closed() from None  # by another thread, meanwhile
@@ -99,6 +214,10 @@ class NativeIterator(Iterator[Any]):
                 users = taken is not None and isinstance(error, Exception)
                 if not users and not isinstance(error, FastdataError):
                     self.close()
+                if isinstance(error, TimeoutError) and not users:
+                    # torch's own words
+                    what = f"DataLoader timed out after {config.timeout} seconds"
+                    raise RuntimeError(what) from None
                 raise
             finally:
                 self._counters.wait += time.perf_counter() - began
@@ -107,7 +226,7 @@ class NativeIterator(Iterator[Any]):
             if taken is None:
                 self._finish()
                 raise StopIteration
-            return batch
+            return result
 
     def ready(self) -> bool:
         """Return whether ``next`` would return at once; start decoding what can be decoded.
@@ -126,65 +245,60 @@ class NativeIterator(Iterator[Any]):
                 self.close()  # as where `next` fails so
                 raise
 
-    def _take(self) -> tuple[Batch, npt.NDArray[np.bool_] | None] | None:
-        """Return the next decoded batch and its valid samples; None at the epoch's end."""
-        kept: Batch | None = None
-        while kept is None:
-            self._top_up(max(self._config.prefetch, 1))
-            if not self._under_way:
-                late, self._late = self._late, None
-                if late is not None:
-                    raise late
-                return None
-            batch = self._under_way[0]
-            try:
-                errors = self._pipeline.finish(batch, self._config.timeout)
-            except FastdataError:  # of the batch as a whole
-                self._deliver(batch)
-                self._pipeline.cancel(batch)
-                batch.states.clear()  # the error refers to this frame
-                raise
-            self._deliver(batch)
-            kept = batch
-            if self._config.on_error == "drop":
-                kept, errors = self._without(batch, errors), {}
-        batch, valid = kept, None
-        if errors:
-            valid = self._handle(batch, errors)
-        elif self._config.on_error == "zero":
-            valid = np.ones(len(batch), np.bool_)
-        # Count a slot once, however many of its substitutes are bad.
-        self._counters.bad_samples += len(batch.planned.tries.keys() | errors.keys())
-        planned = batch.planned
-        if len(planned.numbers):
-            self._progress.batch_key = planned.batch_key(self._key)
-        self._counters.samples += len(batch)
-        self._counters.batches += 1
-        # The threads go on with this while the consumer works.
-        self._top_up(self._config.prefetch)
-        return batch, valid
-
     def _deliver(self, batch: Batch) -> None:
         self._under_way.popleft()
         self._progress.position = batch.planned.position
         self._progress.left -= 1
 
-    def _top_up(self, ahead: int) -> None:
+    def _deadline(self) -> float | None:
+        timeout = self._config.timeout
+        return time.monotonic() + timeout if timeout > 0 else None
+
+    def _top_up(self, ahead: int) -> bool:
+        """Begin batches ahead; return whether one is under way."""
         for batch in self._under_way:
             self._pipeline.advance(batch)
         while len(self._under_way) < ahead and self._late is None:
             try:
                 planned = self._schedule.take()
             except Exception as error:
-                # Raise it after the batches before it.
-                self._late = error
-                return
+                self._late = error  # it comes after the batches before it
+                break
             if planned is None:
-                return
-            self._under_way.append(self._pipeline.begin(planned, self._key))
+                break
+            batch = Batch(planned, self._key, self._pipeline.fields)
+            self._under_way.append(batch)
+            self._pipeline.advance(batch)
             if self._close is None:  # by another thread, meanwhile
                 self._cancel_all()
-                return
+                break
+        return bool(self._under_way)
+
+    def _settled(
+        self, batch: Batch, errors: dict[int, FastdataError]
+    ) -> tuple[Batch, npt.NDArray[np.bool_] | None] | None:
+        """Apply ``on_error`` to a decoded batch; return it and its valid samples, for "zero".
+
+        Return None if no sample is left of it.
+        """
+        valid, kept = None, batch
+        if self._config.on_error == "drop":
+            without = self._without(batch, errors)
+            if without is None:
+                return None
+            kept, errors = without, {}
+        elif errors:
+            valid = self._handle(batch, errors)
+        elif self._config.on_error == "zero":
+            valid = np.ones(len(batch), np.bool_)
+        planned, counters = kept.planned, self._counters
+        # Count a slot once, however many of its substitutes are bad.
+        counters.bad_samples += len(planned.tries.keys() | errors.keys())
+        if len(planned.numbers):
+            self._progress.batch_key = planned.batch_key(self._key)
+        counters.samples += len(kept)
+        counters.batches += 1
+        return kept, valid
 
     def _handle(
         self, batch: Batch, errors: dict[int, FastdataError]
@@ -212,8 +326,7 @@ class NativeIterator(Iterator[Any]):
                 self._counters.bad_samples += batch.planned.dropped + len(errors)
                 return None
             planned = self._schedule.without(batch.planned, list(errors))
-            batch = self._pipeline.begin(planned, self._key)
-            errors = self._pipeline.finish(batch, self._config.timeout)
+            batch, errors = self._pipeline.decode(planned, self._key, self._deadline())
             self._counters.kinds = kinds  # samples decoded again count once
         self._counters.bad_samples += batch.planned.dropped
         return batch
@@ -229,10 +342,8 @@ class NativeIterator(Iterator[Any]):
             except SampleError as error:
                 cause = errors[slots[0]]
                 raise SampleError(f"{error.what}; the last was: {cause.what}", cause.hint) from None
-            patch = self._pipeline.begin(
-                schedule.numbering.plan(draws, size=planned.size), self._key
-            )
-            failed = self._pipeline.finish(patch, self._config.timeout)
+            again = schedule.numbering.plan(draws, size=planned.size)
+            patch, failed = self._pipeline.decode(again, self._key, self._deadline())
             self._name(failed)
             schedule.exclude(patch.planned.indices[list(failed)].tolist())
             good = [at for at in range(len(slots)) if at not in failed]

@@ -26,10 +26,11 @@ from fastdata.loading.batching import Batching, OrderedBatching, find_batching, 
 from fastdata.loading.fields.readable import Readable
 from fastdata.loading.fields.stats import Stats
 from fastdata.loading.images import PrefixDataset, recognise_any
+from fastdata.loading.iterator import Pass
 from fastdata.loading.mixture import leaves, mixtures_in, refuse_paths, transforms_of
 from fastdata.loading.native import NativePath
 from fastdata.loading.noticing import NoticingPass, in_memory
-from fastdata.loading.passes import NoBatches, Pass, ProgressTracker
+from fastdata.loading.passes import NoBatches, ProgressTracker
 from fastdata.loading.resolved import Resolved, resolved_path
 from fastdata.loading.resuming import Resumable
 from fastdata.loading.samplers import PlannedSampler

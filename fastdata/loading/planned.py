@@ -173,9 +173,8 @@ class TokenBudgetBatches(PlannedBatches):
                     "length=lambda columns: [max(1, len(one)) for one in columns['boxes']].",
                 )
             lengths[first : first + len(measured)] = measured
-        unit = length if isinstance(length, str) else "length"
         options = {"shuffle": shuffle, "drop_last": drop_last}
-        super().__init__(Packed(lengths, budget, window, unit, **options), seed, shard)
+        super().__init__(Packed(lengths, budget, window, **options), seed, shard)
 
 
 def sizes_around(side: int, multiple: int = 64, most: float = 2.0) -> list[tuple[int, int]]:

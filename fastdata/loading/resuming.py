@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from operator import index
-from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 import torch.utils.data
@@ -15,11 +14,8 @@ from fastdata.errors import SlowPathWarning, UsageError, warn
 from fastdata.loading.sharded import LoadersOwn, ShardedSampler
 from fastdata.plan.position import PassProgress, Position
 from fastdata.plan.sharding import epoch_number
-from fastdata.plan.table import PlanTable
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # in typing only since Python 3.11
-
     from fastdata.loading.batching import Batching
     from fastdata.loading.resolved import Resolved
 
@@ -92,8 +88,8 @@ class Resumable(LeftAlone[T], Generic[T]):
     _resume: Position | None = None
     #: The epoch that was set last, from which passes count on; -1 for none.
     _named = -1
-    #: Whether a state was loaded, or batches skipped, for the pass to come; and whether that state
-    #: ends the epoch that was set since.
+    #: Whether a state was loaded for the pass to come; and whether that state ends the epoch that
+    #: was set since.
     _loaded = _at_end = False
     #: Progress of the pass that delivered the last batch; None before the next one begins.
     _progress: PassProgress | None = None
@@ -230,39 +226,6 @@ class Resumable(LeftAlone[T], Generic[T]):
         self._follow_samplers()
         self._epoch, self._resume, self._progress = position.epoch, position, None
         self._named, self._loaded, self._at_end = position.named, True, False
-
-    def skip_first_batches(self, count: int) -> Self:
-        """Begin the next ``iter`` so many batches later; none of them is read or decoded.
-
-        Like Accelerate's function of this name, for a native loader. Later passes are whole.
-
-        Returns:
-            This loader.
-
-        Raises:
-            UsageError: ``count`` is not a whole number from 0; or the loader has no states.
-        """
-        if isinstance(count, bool) or not isinstance(count, SupportsIndex) or index(count) < 0:
-            raise UsageError(f"skip_first_batches({count!r})", "Give a whole number from 0.")
-        why = self._why_no_state()
-        if why is not None:
-            raise why
-        self._follow_samplers()
-        skipped = self._batching.skip(self._settled(), index(count))
-        self._resume = replace(skipped, named=skipped.epoch)
-        self._named, self._loaded = -1, True
-        return self
-
-    def plan(self, epoch: int | None = None) -> PlanTable:
-        """Return a table of an epoch's batches on all ranks; nothing is read or decoded for it.
-
-        Args:
-            epoch: Its number; None for the next one.
-
-        Raises:
-            UsageError: The batches are a sampler's.
-        """
-        return self._batching.table(self._epoch if epoch is None else epoch)
 
     @property
     def can_resume(self) -> bool:

@@ -11,9 +11,8 @@ import operator
 import os
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,10 +25,9 @@ from fastdata.errors import UsageError
 from fastdata.plan.batches import Plan, SizedBatch
 from fastdata.plan.draws import child, epoch_key
 from fastdata.plan.order import Order
-from fastdata.plan.position import PLANNED, Fingerprint, PassProgress, Position
+from fastdata.plan.position import PLANNED, Fingerprint, Position
 from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
 from fastdata.plan.sharding import epoch_number
-from fastdata.plan.table import PlanTable
 from fastdata.text import human_count
 
 #: Positions that are computed at once.
@@ -58,81 +56,11 @@ class EpochSampler:
         self.times_set += 1
 
 
-class ResumableSampler(EpochSampler):
-    """Sampler with states, for torch's loader without workers, and for torchdata's.
-
-    A `fastdata.DataLoader` has states of its own. Torch's takes batches ahead of the training loop
-    where it has workers, and a state of the sampler counts these.
-    """
-
-    #: Where the next ``iter`` begins, if a state was loaded.
-    _start: Position | None = None
-    #: Progress of the latest ``iter``, in rows or batches.
-    _progress: PassProgress | None = None
-
-    @abstractmethod
-    def beginning(self, epoch: int) -> Position:
-        """Return the position at an epoch's beginning."""
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next ``iter``; a loaded state resumes at its position."""
-        super().set_epoch(epoch)
-        start, progress = self._start, self._progress
-        if start is not None and self.epoch not in (start.epoch, start.name):
-            self._start = None
-            if start.at or self.epoch < start.name:
-                start.warn_dropped(self.epoch)
-        if progress is not None and self.epoch != progress.start.epoch:
-            self._progress = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position after what was yielded last, as a few integers.
-
-        At an epoch's end it is the beginning of the next one. All ranks have the same state, which
-        holds on another number of ranks.
-        """
-        progress = self._progress
-        if self._start is not None:
-            return self._start.to_dict()
-        if progress is None:
-            return replace(self.beginning(self.epoch), named=self.epoch).to_dict()
-        if not progress.left:
-            return self.beginning(progress.start.epoch + 1).to_dict()
-        return progress.reached().to_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state with the next ``iter``.
-
-        Raises:
-            UsageError: It is damaged, or of another sampler or seed.
-        """
-        start = Position.from_dict(state)
-        self.require(start)
-        self._start, self._progress, self.epoch = start, None, start.epoch
-
-    def require(self, position: Position) -> None:
-        """Raise UsageError if a position is not of this sampler."""
-        own = self.beginning(position.epoch)
-        position.require(own, own.seed)
-
-    def _begin(self) -> PassProgress | None:
-        """Return the progress of a new ``iter``; None at the end of an epoch."""
-        start = self._start
-        if start is not None and self.epoch != start.epoch:
-            self.epoch = start.epoch
-            if start.ended:
-                start.warn_ended()
-                return None
-        begun = self.beginning(self.epoch) if start is None else start
-        self._start, self._progress = None, PassProgress(begun, 0)
-        return self._progress
-
-
-class PlannedSampler(ResumableSampler, Sampler[int]):
+class PlannedSampler(EpochSampler, Sampler[int]):
     """Sampler of some of ``rows`` rows, a function of (seed, epoch, position).
 
     ``num_samples`` are positions of an epoch. ``group`` neighbouring ones belong to one batch of a
-    rank. A state tells samplers apart by the ``fingerprint``, which covers ``arguments``.
+    rank. A loader's state tells samplers apart by the ``fingerprint``, which covers ``arguments``.
     """
 
     group = 1
@@ -158,27 +86,17 @@ class PlannedSampler(ResumableSampler, Sampler[int]):
     def order(self, epoch: int) -> Order:
         """Return the rows of an epoch, by position."""
 
-    def beginning(self, epoch: int) -> Position:
-        """See `ResumableSampler.beginning`."""
-        return Position(Fingerprint(len(self), PLANNED, self.fingerprint), self._seed, epoch)
-
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the rows of the epoch, from a loaded position on; the next ``iter`` is whole."""
-        progress = self._begin()
-        if progress is None:
-            return
-        order = self.order(progress.start.epoch)
-        for first in range(progress.start.at, len(self), _AT_ONCE):
-            positions = np.arange(first, min(first + _AT_ONCE, len(self)))
-            for at, row in zip(positions.tolist(), order(positions).tolist(), strict=True):
-                progress.position, progress.left = at + 1, len(self) - at - 1
-                yield row
+        """Yield the rows of the epoch."""
+        order = self.order(self.epoch)
+        for first in range(0, len(self), _AT_ONCE):
+            yield from order(np.arange(first, min(first + _AT_ONCE, len(self)))).tolist()
 
 
-class PlannedBatches(ResumableSampler, Sampler[list[int]]):
+class PlannedBatches(EpochSampler, Sampler[list[int]]):
     """Batch sampler whose batches are a function of (seed, epoch), on any number of ranks.
 
     Every rank has as many batches. As ``batch_sampler`` of a `fastdata.DataLoader` it shards and
@@ -192,15 +110,9 @@ class PlannedBatches(ResumableSampler, Sampler[list[int]]):
         self.ranks = find_ranks(shard)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield this rank's batches: lists of row numbers; see `state_dict`."""
-        progress = self._begin()
-        if progress is None:
-            return
-        plan, sizes, start = self.plan, self.plan.sizes, progress.start
-        rest = plan.rest(start.key, start.world_size, start.at)
-        progress.left = len(rest)
-        for draws, position, size in rest.batches(start.rank):
-            progress.position, progress.left = position, progress.left - 1
+        """Yield this rank's batches: lists of row numbers."""
+        plan, sizes, start = self.plan, self.plan.sizes, self.beginning(self.epoch)
+        for draws, _, size in plan.rest(start.key, start.world_size).batches(start.rank):
             rows = (draws % plan.samples).tolist()
             yield SizedBatch(rows, sizes[size]) if sizes else rows
 
@@ -218,18 +130,8 @@ class PlannedBatches(ResumableSampler, Sampler[list[int]]):
         own = self.beginning(epoch)
         return len(self.plan.rest(own.key, own.world_size))
 
-    def table(self, epoch: int) -> PlanTable:
-        """Return the table of an epoch's batches, on all ranks."""
-        own = self.beginning(epoch)
-        return self.plan.rest(own.key, own.world_size).table()
-
-    def require(self, position: Position) -> None:
-        """See `ResumableSampler.require`."""
-        super().require(position)
-        self.plan.require(position.at, position.key)
-
     def beginning(self, epoch: int) -> Position:
-        """See `ResumableSampler.beginning`."""
+        """Return the position at an epoch's beginning."""
         fingerprint = Fingerprint(self.plan.samples, PLANNED, self.plan.digest)
         rank, world_size = self.ranks or (0, 1)
         return Position(fingerprint, self.seed, epoch, (), rank=rank, world_size=world_size)

@@ -17,7 +17,7 @@ from fastdata.plan.schedule import ordered
 from fastdata.plan.sharding import Epoch
 
 _HINT = (
-    "Write loader = loader.skip_first_batches(n), not accelerate.skip_first_batches(loader, n); "
+    "Resume by loader.load_state_dict(state), not by accelerate.skip_first_batches(loader, n); "
     "with transformers' Trainer, TrainingArguments(ignore_data_skip=True)."
 )
 

@@ -11,18 +11,14 @@ taken, and what was consumed before them. From it, another number of ranks takes
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from fastdata.errors import UsageError
 from fastdata.plan.schedule import Drawn, Indices
-from fastdata.plan.table import PlanTable
 
 #: () for the beginning; else (ranks, their steps, what was consumed before).
 Consumed: TypeAlias = tuple[int, ...]
@@ -50,27 +46,17 @@ class Rest(ABC):
     def batches(self, rank: int) -> Iterator[Drawn]:
         """Yield the batches of one rank: (draws, position after, size class)."""
 
-    @abstractmethod
-    def table(self) -> PlanTable:
-        """Return the table of these batches."""
-
-    def after(self, count: int) -> Consumed:
-        """Return the position after so many steps; the last one, if there are fewer."""
-        last = deque(islice(self.batches(0), min(count, sys.maxsize)), 1)
-        return last[0][1] if last else ()
-
 
 class Plan(ABC):
     """Batches of every epoch.
 
     ``sizes`` are (width, height) by size class, () where batches have none; ``classes`` are words.
-    ``cost`` is "pixels", or what lengths count; ``digest`` covers all that batches depend on.
+    ``digest`` covers all that batches depend on.
     """
 
     samples: int
     sizes: tuple[tuple[int, int], ...] = ()
     classes: tuple[str, ...]
-    cost: str
     digest: int
 
     @abstractmethod

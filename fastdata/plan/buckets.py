@@ -13,7 +13,6 @@ from fastdata.plan.draws import child
 from fastdata.plan.order import Order, Random, Sequential
 from fastdata.plan.schedule import Drawn, digest_of, ordered
 from fastdata.plan.sharding import Epoch
-from fastdata.plan.table import PlanTable
 from fastdata.text import human_size
 
 #: Children of the key of an epoch, as in `fastdata.plan.draws`.
@@ -52,8 +51,6 @@ class Buckets(Plan):
     (width, height), () where batches have none. Without ``shuffle``, buckets come as stored.
     """
 
-    cost = "pixels"
-
     def __init__(
         self,
         bucket: npt.NDArray[np.unsignedinteger],
@@ -67,8 +64,6 @@ class Buckets(Plan):
         self.samples = len(bucket)
         self.sizes, self.batch_sizes = tuple(sizes), tuple(batch_sizes)
         self.classes = tuple(classes) or tuple(human_size(*size) for size in sizes)
-        if not self.sizes:
-            self.cost = "rows"
         self.shuffle, self.drop_last = shuffle, drop_last
         self.counts = np.zeros(len(batch_sizes), np.int64)
         for first in range(0, self.samples, _AT_ONCE):
@@ -172,22 +167,3 @@ class BucketsRest(Rest):
                 rows, count = plan.rows(number), int(plan.counts[number])
                 in_dataset = with_occurrences(draws, rows, count, plan.samples)
                 yield in_dataset, (self.world_size, step, *self.begun), number
-
-    def table(self) -> PlanTable:
-        """See `Rest.table`."""
-        plan, world_size = self.plan, self.world_size
-        parts = list(self._buckets(self.taken, self.total))
-        size = np.concatenate([np.zeros(0, np.int64), *parts])
-        sizes = np.array(plan.batch_sizes)
-        pixels = np.array([width * height for width, height in plan.sizes] or [1] * len(sizes))
-        rows, repeated, dropped = sizes[size], 0, 0
-        for number, done in enumerate(self.consumed):
-            rest = (int(plan.counts[number]) - done) % (plan.batch_sizes[number] * world_size)
-            if rest and not plan.drop_last:
-                last = -(-rest // world_size)
-                rows[np.flatnonzero(size == number)[-1]] = last
-                repeated += last * world_size - rest
-            dropped += rest * plan.drop_last
-        every = np.broadcast_to(rows[:, None], (len(rows), world_size))
-        cost, room = every * pixels[size][:, None], sizes[size] * pixels[size]
-        return PlanTable(plan.classes, plan.cost, size, every, cost, room, repeated, dropped)

@@ -15,7 +15,6 @@ from fastdata.plan.batches import Consumed, Plan, Rest
 from fastdata.plan.draws import child
 from fastdata.plan.order import Order, Random, Sequential
 from fastdata.plan.schedule import Drawn, Indices, digest_of
-from fastdata.plan.table import PlanTable
 
 #: Children of the key of an epoch, as in `fastdata.plan.draws` and in `Buckets`.
 _ROWS, _BATCHES = -11, -12
@@ -32,7 +31,7 @@ class Packed(Plan):
     It takes the memory of the lengths, and of one window.
 
     ``lengths``, (samples,), are from 1 to ``budget``, the most that a batch adds up to. ``window``
-    is in rows; ``unit`` is a word. Without ``shuffle``, windows and their batches are as stored.
+    is in rows. Without ``shuffle``, windows and their batches are as stored.
     """
 
     def __init__(
@@ -40,14 +39,13 @@ class Packed(Plan):
         lengths: npt.NDArray[np.integer],
         budget: int,
         window: int,
-        unit: str = "lengths",
         *,
         shuffle: bool = True,
         drop_last: bool = False,
     ) -> None:
         self.samples, self.lengths = len(lengths), lengths
         self.budget, self.window = budget, window
-        self.cost, self.classes = unit, (f"budget {budget:,}",)
+        self.classes = (f"budget {budget:,}",)
         self.shuffle, self.drop_last = shuffle, drop_last
         self.windows = -(-self.samples // window)
         self.digest = digest_of(lengths, (self.samples, budget, window, shuffle, drop_last))
@@ -65,15 +63,11 @@ class Packed(Plan):
         rows, items, starts = self.windowed(order, number)
         # One gather for all; batches are views.
         rows = rows[items]
-        ends = starts.tolist()
-        pieces = [rows[begin:end] for begin, end in pairwise(ends)]
-        return [pieces[at] for at in self.turn(key, number, len(pieces)).tolist()]
-
-    def turn(self, key: int, number: int, count: int) -> Indices:
-        """Return the order of the batches of a window."""
+        pieces = [rows[begin:end] for begin, end in pairwise(starts.tolist())]
         if not self.shuffle:
-            return np.arange(count)
-        return Random(count, child(child(key, _BATCHES), number))(np.arange(count))
+            return pieces
+        turns = Random(len(pieces), child(child(key, _BATCHES), number))
+        return [pieces[at] for at in turns(np.arange(len(pieces))).tolist()]
 
     def windowed(
         self, order: Order, number: int
@@ -121,8 +115,8 @@ class PackedRest(Rest):
         full, rest = divmod(left, self.world_size)
         return full + (rest > 0 and not self.plan.drop_last)
 
-    def _together(self) -> Iterator[tuple[list[Indices], Consumed, int]]:
-        """Yield the batches of all ranks, the position after, and how many rows are repeated."""
+    def batches(self, rank: int) -> Iterator[Drawn]:
+        """See `Rest.batches`."""
         plan, order = self.plan, self.plan.order(self.key)
         ready: deque[tuple[Indices, int, int]] = deque()
         step, window = 0, self.window
@@ -136,55 +130,13 @@ class PackedRest(Rest):
                 return
             taken = [ready.popleft() for _ in range(min(self.world_size, len(ready)))]
             batches, step = [rows for rows, _, _ in taken], step + 1
-            repeated = 0
             if len(batches) < self.world_size:
-                batches, repeated = divided(batches, self.world_size, plan.samples)
-            yield batches, (self.world_size, step, *taken[-1][1:]), repeated
-
-    def batches(self, rank: int) -> Iterator[Drawn]:
-        """See `Rest.batches`."""
-        for batches, position, _ in self._together():
-            yield batches[rank], position, 0
-
-    def table(self) -> PlanTable:
-        """See `Rest.table`."""
-        plan, world_size, order = self.plan, self.world_size, self.plan.order(self.key)
-        pairs = [np.zeros((2, 0), np.int64)]
-        for number in range(self.window, plan.windows):
-            rows, items, starts = plan.windowed(order, number)
-            cost = np.add.reduceat(plan.lengths[rows[items]], starts[:-1], dtype=np.int64)
-            of_window = np.stack([np.diff(starts), cost])[:, plan.turn(self.key, number, len(cost))]
-            pairs.append(of_window[:, self.taken :] if number == self.window else of_window)
-        rows, cost = np.concatenate(pairs, 1)
-        full, rest = divmod(len(rows), world_size)
-        repeated, dropped = 0, 0
-        if rest and plan.drop_last:
-            dropped = int(rows[full * world_size :].sum())
-        rows, cost = (part[: full * world_size].reshape(full, world_size) for part in (rows, cost))
-        if rest and not plan.drop_last:
-            batches, repeated = self._last(full * world_size)
-            last = [plan.lengths[batch % plan.samples].sum() for batch in batches]
-            rows, cost = np.vstack([rows, [*map(len, batches)]]), np.vstack([cost, last])
-        size, room = np.zeros(len(rows), np.int64), np.full(len(rows), plan.budget)
-        return PlanTable(plan.classes, plan.cost, size, rows, cost, room, repeated, dropped)
-
-    def _last(self, consumed: int) -> tuple[list[Indices], int]:
-        """Return the batches of the last step, and how many rows are repeated."""
-        window, at = self.window, self.taken + consumed
-        for count in self.plan.counts(self.key)[self.window :]:
-            if at < count:
-                break
-            window, at = window + 1, at - count
-        rest = PackedRest(self.plan, self.key, self.world_size, window, at)
-        batches, _, repeated = next(rest._together())
-        return batches, repeated
+                batches = divided(batches, self.world_size, plan.samples)
+            yield batches[rank], (self.world_size, step, *taken[-1][1:]), 0
 
 
-def divided(batches: list[Indices], count: int, samples: int) -> tuple[list[Indices], int]:
-    """Divide batches until there are ``count``; return them, and how many are repeated.
-
-    Where all have one row, the first ones are repeated.
-    """
+def divided(batches: list[Indices], count: int, samples: int) -> list[Indices]:
+    """Divide batches until there are ``count``; repeat the first ones where all have one row."""
     parts = list(batches)
     while len(parts) < count:
         at = max(range(len(parts)), key=lambda number: len(parts[number]))
@@ -197,4 +149,4 @@ def divided(batches: list[Indices], count: int, samples: int) -> tuple[list[Indi
     for number in range(repeated):
         again, at = divmod(number, count - repeated)
         parts.append(parts[at] + (again + 1) * samples)
-    return parts, repeated
+    return parts

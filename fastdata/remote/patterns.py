@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 
 from fastdata.errors import SourceError, UsageError
@@ -66,27 +66,6 @@ def expand(place: str | os.PathLike[str]) -> list[str]:
                     "Write fewer; several datasets can be joined.",
                 )
     return names
-
-
-def pattern_of(names: Sequence[str]) -> str:
-    """Return a pattern that `expand` makes some names of; as short as braces make it."""
-    before = _common(names)
-    after = _common([name[len(before) :][::-1] for name in names])[::-1]
-    words = [name[len(before) : len(name) - len(after)] for name in names]
-    digits = words[0].isdecimal() and all(len(word) == len(words[0]) for word in words)
-    if digits and words == [f"{int(words[0]) + n:0{len(words[0])}}" for n in range(len(words))]:
-        inside = f"{words[0]}..{words[-1]}"
-    else:
-        inside = ",".join(words)
-    pattern = names[0] if len(names) == 1 else f"{before}{{{inside}}}{after}"
-    return pattern if expand(pattern) == [*names] else "::".join(names)
-
-
-def _common(names: Sequence[str]) -> str:
-    """Return how all names begin."""
-    first, last = min(names), max(names)
-    count = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), None)
-    return first if count is None else first[:count]
 
 
 def _expanded(text: str) -> Iterator[str]:

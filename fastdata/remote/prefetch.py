@@ -28,8 +28,6 @@ from fastdata.storage.source import BlobColumn, PassRequest, Rows, Source
 RangeOutcome: TypeAlias = bytes | FastdataError | None
 #: Outcome of a sample.
 SampleOutcome: TypeAlias = bytes | JpegParts | FastdataError | None
-#: Requests the bytes of one field of a batch.
-FetchField: TypeAlias = "Callable[[_native.Extents, Rows], Fetch]"
 
 #: Most bytes of samples held in memory beside a cache folder. More than the processor's caches
 #: hold makes an image cost a sixth more.
@@ -292,16 +290,14 @@ class RemotePass:
                 if not self._pieces[piece]:
                     del self._pieces[piece]
 
-    def blobs(self, draws: Rows, field: str) -> BlobColumn | None:
-        """Return the rows of a field that were gathered to announce a batch of these draws."""
-        gathered = self._gathered.get(id(draws))
-        return None if gathered is None else gathered.blobs.get(field)
-
-    def fetch(self, extents: _native.Extents, draws: Rows, field: str = "image") -> Fetch:
-        """Request the bytes of one field of a batch."""
-        gathered = self._gathered.get(id(draws))
-        held = None if gathered is None else gathered.held.pop(field, None)
-        wanted = self._wanted(extents, draws, field) if held is None else {}
+    def fetch(self, draws: Rows, field: str = "image") -> tuple[BlobColumn, Fetch]:
+        """Return where one field of a batch lies; request its bytes."""
+        gathered, held = self._gathered.get(id(draws)), None
+        if gathered is None:
+            blobs = self._source.gather(self._number(draws), [field]).blobs[field]
+        else:
+            blobs, held = gathered.blobs[field], gathered.held.pop(field, None)
+        wanted = self._wanted(blobs.extents, draws, field) if held is None else {}
         with self._lock:
             if held is None:
                 held = {
@@ -318,7 +314,7 @@ class RemotePass:
             if not fetch.missing:
                 fetch.finish()
         self._wake()
-        return fetch
+        return blobs, fetch
 
     def _taken(self, of_batch: list[_Held]) -> None:
         with self._lock:

@@ -69,22 +69,6 @@ def is_hub(dataset: Any) -> bool:
     return known is not None and isinstance(dataset, known)
 
 
-def streamed_files(dataset: Any) -> list[str]:
-    """Return the Parquet files or tars that an ``IterableDataset`` is known to read."""
-    examples = getattr(dataset, "_ex_iterable", None)
-    while (inner := getattr(examples, "ex_iterable", None)) is not None:  # map, shuffle, take, …
-        examples = inner
-    kwargs = getattr(examples, "kwargs", None)
-    if not isinstance(kwargs, Mapping):
-        return []
-    for name, suffix in (("files", ".parquet"), ("tar_paths", ".tar")):
-        files = kwargs.get(name)
-        several = [*files] if isinstance(files, (list, tuple)) else []
-        if several and all(isinstance(file, str) and file.endswith(suffix) for file in several):
-            return several
-    return []
-
-
 def open_hub(dataset: Any, kinds: Mapping[str, str], base: str) -> Hub:
     """Return a dataset as rows of a table. Reads no values but of the table's schema.
 

@@ -86,16 +86,11 @@ class JoinedSource(Source):
         for part, where, numbers in self._split(rows):
             slots.append(where)
             gathered.append(part.gather(numbers, fields))
-        order = np.argsort(np.concatenate(slots))
-        blobs, columns = {}, {}
-        for name in gathered[0].blobs:
-            several = [one.blobs[name] for one in gathered]
-            extents = _native.Extents.join(len(rows), [one.extents for one in several], slots)
-            arrays = {
-                array: np.concatenate([getattr(one, array) for one in several])[order]
-                for array in ("widths", "heights", "pillow", "encodings")
-            }
-            blobs[name] = BlobColumn(extents, **arrays)
+        blobs = {
+            name: _joined(len(rows), slots, [one.blobs[name] for one in gathered])
+            for name in gathered[0].blobs
+        }
+        order, columns = np.argsort(np.concatenate(slots)), {}
         for name in gathered[0].columns:
             columns[name] = join_columns([one.columns[name] for one in gathered], order)
         return Gathered(blobs, columns)
@@ -161,6 +156,17 @@ class JoinedSource(Source):
             part.end_epoch()
 
 
+def _joined(count: int, slots: Sequence[Rows], parts: Sequence[BlobColumn]) -> BlobColumn:
+    """Return the rows of several sources as one column; ``slots`` are theirs in it."""
+    extents = _native.Extents.join(count, [one.extents for one in parts], slots)
+    order = np.argsort(np.concatenate(slots))
+    arrays = {
+        array: np.concatenate([getattr(one, array) for one in parts])[order]
+        for array in ("widths", "heights", "pillow", "encodings")
+    }
+    return BlobColumn(extents, **arrays)
+
+
 class JoinedPass:
     """Pass in which each remote source prefetches its own rows; see `Source.start_pass`.
 
@@ -174,6 +180,9 @@ class JoinedPass:
         # their rows, too: so one with few rows does not look further ahead than others.
         self._coming: deque[tuple[Rows, Any, int]] = deque()
         self._own: dict[int, deque[tuple[Rows, Any, int]]] = {}
+        # Each batch's draws by source, by the identity of its draws, until the next one is taken.
+        self._own_draws: dict[int, dict[int, tuple[Rows, Rows]]] = {}
+        self._latest: Rows | None = None
         self._error: Exception | None = None
         self._ended = False
         self._passes: dict[int, Any] = {}
@@ -203,7 +212,11 @@ class JoinedPass:
             raise StopIteration
         for passing in self._passes.values():
             next(passing)
-        return self._coming.popleft()
+        if self._latest is not None:
+            del self._own_draws[id(self._latest)]
+        batch = self._coming.popleft()
+        self._latest = batch[0]
+        return batch
 
     def _pull(self) -> bool:
         """Take a batch; return whether there was one."""
@@ -218,9 +231,9 @@ class JoinedPass:
             self._ended = True
             return False
         draws, *rest = batch
-        parts = self._parts_of(draws)
+        split = self._own_draws[id(draws)] = self._split(draws)
         for part, own in self._own.items():
-            own.append((draws[parts == part], *rest))
+            own.append((split[part][1], *rest))
         self._coming.append(batch)
         return True
 
@@ -233,23 +246,29 @@ class JoinedPass:
         """Map draws to the rows of the source that begins with a row."""
         return self._number(draws) - first
 
-    def _parts_of(self, draws: Rows) -> Rows:
-        return np.searchsorted(self._starts, self._number(draws), "right") - 1
+    def _split(self, draws: Rows) -> dict[int, tuple[Rows, Rows]]:
+        """Return the slots of each source in a batch, and its draws."""
+        parts = np.searchsorted(self._starts, self._number(draws), "right") - 1
+        slots = [np.flatnonzero(parts == part) for part in range(len(self._parts))]
+        return {part: (own, draws[own]) for part, own in enumerate(slots)}
 
-    def blobs(self, draws: Rows, field: str) -> None:
-        """Return None: a batch's rows are gathered from all sources together."""
-
-    def fetch(self, extents: Any, draws: Rows, field: str = "image") -> JoinedFetch:
-        """Request the bytes of one field of a batch's remote rows."""
-        parts, rows = self._parts_of(draws), self._number(draws)
-        fetches = []
-        for part, passing in self._passes.items():
-            slots = np.flatnonzero(parts == part)
-            if len(slots):
-                source: Any = self._parts[part]
-                own = source.table_of(field).gather(rows[slots] - self._starts[part])
-                fetches.append((slots.tolist(), passing.fetch(own, draws[slots], field)))
-        return JoinedFetch(fetches)
+    def fetch(self, draws: Rows, field: str = "image") -> tuple[BlobColumn, JoinedFetch]:
+        """Return where one field of a batch lies; request the bytes of its remote rows."""
+        own = self._own_draws.get(id(draws)) or self._split(draws)
+        rows = self._number(draws)
+        places, blobs, fetches = [], [], []
+        for part, (slots, of_part) in own.items():
+            if not len(slots):
+                continue
+            if part in self._passes:
+                column, fetch = self._passes[part].fetch(of_part, field)
+                fetches.append((slots.tolist(), fetch))
+            else:
+                numbers = rows[slots] - self._starts[part]
+                column = self._parts[part].gather(numbers, [field]).blobs[field]
+            places.append(slots)
+            blobs.append(column)
+        return _joined(len(draws), places, blobs), JoinedFetch(fetches)
 
     def stats(self) -> Any:
         """Return the sums of the sources' statistics."""

@@ -67,13 +67,7 @@ class ByChance(Transform):
 
     #: The core's operation, if it is one without values.
     operation: ClassVar[str] = ""
-    #: The augmentation in words.
-    doing: Any = ""
     p: Any
-
-    @property
-    def words(self) -> str:
-        return f"{self.doing} with p {self.p:g}"
 
     def emit(self, tree: Builder) -> None:
         with tree.maybe(self.p):
@@ -117,14 +111,8 @@ class Sized(Transform):
     size: Any
 
     @property
-    def dimensions(self) -> str:
-        """The size in words: height x width, or one number."""
-        size = self.size
-        return human_size(size[1], size[0]) if isinstance(size, tuple) else str(size)
-
-    @property
     def title(self) -> str:
-        return f"{type(self).__name__}({self.dimensions})"
+        return self.words
 
     @property
     def target(self) -> tuple[int, int]:
@@ -139,11 +127,6 @@ class Sized(Transform):
 
     def size_after(self, size: Fixed) -> Fixed:
         return self.target
-
-
-def range_words(values: Any) -> str:
-    """Describe a range: its ends, or the one number that they are."""
-    return f"{values[0]:g}" if values[0] == values[1] else f"{values[0]:g} to {values[1]:g}"
 
 
 def read(

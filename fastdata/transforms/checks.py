@@ -6,6 +6,7 @@ whole_from(0, 8)]``. `checked` applies them. A check takes (transform's name, pa
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import inspect
 import math
@@ -38,6 +39,19 @@ def checked(step: Any) -> dict[str, Any]:
     kind: Any = type(step)
     checks = _checks_of(kind).items()
     return {name: check(kind.__name__, name, getattr(step, name)) for name, check in checks}
+
+
+@cache
+def defaults_of(kind: Any) -> dict[str, Any]:
+    """Return the defaults of a transform's parameters, as it keeps them."""
+    checks = _checks_of(kind)
+    return {
+        one.name: checks[one.name](kind.__name__, one.name, one.default)
+        if one.name in checks
+        else one.default
+        for one in dataclasses.fields(kind)
+        if one.default is not dataclasses.MISSING
+    }
 
 
 @cache
@@ -131,14 +145,6 @@ def above_zero(who: str, name: str, values: Any) -> tuple[float, float]:
         hint = f"Give {name} two numbers above 0, the lower one first."
         raise _wrong(who, name, (least, greatest), "(least, greatest) above 0", hint)
     return least, greatest
-
-
-def positive(who: str, name: str, values: Any) -> tuple[float, ...]:
-    """Check two numbers above 0."""
-    factors = numbers(who, name, values, 2)
-    if min(factors) <= 0:
-        raise _wrong(who, name, factors, "above 0", "Give for example (0.8, 1.2).")
-    return factors
 
 
 def around(middle: float, least: float, most: float) -> Check:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
 from fastdata.errors import UsageError
-from fastdata.text import human_size
 from fastdata.transforms import checks
-from fastdata.transforms.base import ByChance, Transform, range_words
+from fastdata.transforms.base import ByChance, Transform
 from fastdata.transforms.checks import Probability, Range, number_from, range_from, whole_from
 from fastdata.transforms.nodes import DrawnNumber
 from fastdata.transforms.tree import Builder
@@ -68,11 +67,6 @@ class ColorJitter(Transform):
             name: value for name, value in values.items() if value != nothing.get(name, (1.0, 1.0))
         }
 
-    @property
-    def words(self) -> str:
-        words = [f"{name} {range_words(values)}" for name, values in self._used.items()]
-        return f"colour jitter ({', '.join(words)})"
-
     def emit(self, tree: Builder) -> None:
         with tree.node("order", len(self._used)):
             for name, values in self._used.items():
@@ -98,10 +92,6 @@ class RandomPhotometricDistort(Transform):
     saturation: _Factors = (0.5, 1.5)
     hue: Annotated[Range, range_from(-0.5, 0.5)] = (-0.05, 0.05)
     p: Probability = 0.5
-
-    @property
-    def words(self) -> str:
-        return f"photometric distortion with p {self.p:g}"
 
     def emit(self, tree: Builder) -> None:
 
@@ -140,10 +130,6 @@ class Grayscale(Transform):
                 "Give 1, or 3 for images of three equal channels.",
             )
 
-    @property
-    def words(self) -> str:
-        return "grey"
-
     def channels_after(self, channels: int) -> int | None:
         return self.num_output_channels
 
@@ -157,7 +143,6 @@ class RandomGrayscale(ByChance):
 
     otherwise_on_tensors = True
     floats_as_bytes = True
-    doing = "grey"
 
     p: Probability = 0.1
 
@@ -170,7 +155,7 @@ class RandomInvert(ByChance):
     """Subtract every value from 255, with probability p."""
 
     floats_as_bytes = True
-    operation = doing = "invert"
+    operation = "invert"
 
     p: Probability = 0.5
 
@@ -186,10 +171,6 @@ class RandomPosterize(ByChance):
 
     bits: Annotated[int, whole_from(0, 8)]
     p: Probability = 0.5
-
-    @property
-    def doing(self) -> str:
-        return f"posterise to {self.bits} bits"
 
     def emit_always(self, tree: Builder) -> None:
         tree.add("posterize", bits=self.bits)
@@ -209,10 +190,6 @@ class RandomSolarize(ByChance):
     threshold: Annotated[float, number_from(0, 256)]
     p: Probability = 0.5
 
-    @property
-    def doing(self) -> str:
-        return f"solarise from {self.threshold:g}"
-
     def emit_always(self, tree: Builder) -> None:
         tree.add("solarize", threshold=tree.threshold(self.threshold))
 
@@ -231,10 +208,6 @@ class RandomAdjustSharpness(ByChance):
     sharpness_factor: Annotated[float, number_from(0, checks.MOST_FACTOR)]
     p: Probability = 0.5
 
-    @property
-    def doing(self) -> str:
-        return f"sharpness {self.sharpness_factor:g}"
-
     def emit_always(self, tree: Builder) -> None:
         tree.add("sharpness", factor=self.sharpness_factor)
 
@@ -244,7 +217,7 @@ class RandomAutocontrast(ByChance):
     """Stretch each channel's values to 0 to 255, with probability p."""
 
     otherwise_on_tensors = True
-    operation = doing = "autocontrast"
+    operation = "autocontrast"
 
     p: Probability = 0.5
 
@@ -253,7 +226,7 @@ class RandomAutocontrast(ByChance):
 class RandomEqualize(ByChance):
     """Equalise each channel's histogram, with probability p."""
 
-    operation, doing = "equalize", "equalise"
+    operation = "equalize"
 
     p: Probability = 0.5
 
@@ -261,10 +234,6 @@ class RandomEqualize(ByChance):
 @dataclass(frozen=True)
 class RandomChannelPermutation(Transform):
     """Put the channels into a random order."""
-
-    @property
-    def words(self) -> str:
-        return "channels in random order"
 
     def emit(self, tree: Builder) -> None:
         tree.shuffle_channels()
@@ -284,11 +253,6 @@ class GaussianBlur(Transform):
     kernel_size: Annotated[int | Sequence[int], _kernel_size]
     sigma: Annotated[float | Range, _sigma] = (0.1, 2.0)
 
-    @property
-    def words(self) -> str:
-        width, height = self.kernel_size  # type: ignore[misc]
-        return f"blur by {human_size(width, height)}, sigma {range_words(self.sigma)}"
-
     def emit(self, tree: Builder) -> None:
         sigma = tree.uniform(*self.sigma)  # type: ignore[misc]
         width, height = self.kernel_size  # type: ignore[misc]
@@ -306,10 +270,6 @@ class PillowBlur(ByChance):
 
     radius: Annotated[float | Range, _sigma] = (0.1, 2.0)
     p: Probability = 1.0
-
-    @property
-    def doing(self) -> str:
-        return f"Pillow's blur, radius {range_words(self.radius)}"
 
     def emit_always(self, tree: Builder) -> None:
         tree.add("box_blur", sigma=DrawnNumber("uniform_double", *self.radius).number(tree))  # type: ignore[misc]
@@ -330,10 +290,6 @@ class GaussianNoise(Transform):
     mean: Annotated[float, number_from(-10, 10)] = 0.0
     sigma: Annotated[float, number_from(0, 10)] = 0.1
     clip: bool = True
-
-    @property
-    def words(self) -> str:
-        return f"noise of {self.sigma:g}"
 
     def emit(self, tree: Builder) -> None:
         values = {"mean": self.mean, "sigma": self.sigma, "clip": bool(self.clip)}

@@ -30,6 +30,7 @@ from fastdata.transforms.base import misplaced, read
 from fastdata.transforms.checks import require_objects
 from fastdata.transforms.forms import Form
 from fastdata.transforms.identity import (
+    PACKAGES,
     composed,
     derived,
     fresh_look,
@@ -74,11 +75,9 @@ _ALBUMENTATIONS = Declined(
     "it takes arrays by name, and a dataset hands over an image",
     "call it in a function, as lambda image: transform(image=numpy.array(image))['image']",
 )
+_AFTER_VIEWS = Declined("it is called with all views")
 #: Packages whose classes users cannot extend by a method.
-_PACKAGES = {
-    *("PIL", "albumentations", "builtins", "fastdata", "functools", "lightly", "numpy"),
-    *("open_clip", "timm", "torch", "torchvision", "transformers"),
-}
+_PACKAGES = {"albumentations", "fastdata", *PACKAGES}
 
 
 @dataclass(frozen=True)
@@ -119,13 +118,6 @@ class _AllLibraries(Libraries):
 
     def _of_images(self, transform: Any, kind: str, dtype: str) -> Translation | None:
         return None if self.joint else _first(_OF_IMAGES, transform, kind, dtype)
-
-    def knows(self, transform: Any) -> bool:
-        """Return whether fastdata can translate a transform of this type."""
-        translation = self._of_images(transform, "pil", "uint8")
-        if translation is not None and getattr(translation, "known", True):
-            return True
-        return offers(transform) or torchvision.is_known(transform)
 
 
 def _first(
@@ -246,7 +238,7 @@ def _recipe(views: list[Reading], tail: Sequence[Any], form: Form | None) -> Rec
         whole = replace(view.joint, as_image=view.kind == "image")
         return Recipe(programs, view.tail, unknown_steps(view), joint=whole)
     unknown = [one for view in views for one in unknown_steps(view)]
-    unknown += map(_unknown, tail)
+    unknown += [_unknown(call, _AFTER_VIEWS) for call in tail[:1]]
     calls = tuple(view.tail_calls() for view in views) if any(v.tail for v in views) else ()
     return Recipe(programs, tuple(tail), tuple(dict.fromkeys(unknown)), form, calls)
 
@@ -338,25 +330,19 @@ def _refusal(view: Reading) -> str:
 
 
 def unknown_steps(view: Reading) -> tuple[Unknown, ...]:
-    """Return the steps that the core cannot do: the first of the tail, and unknown ones."""
-    tensors = view.kind in TENSORS
-    steps, joint = len(view.tail) * tensors, view.joint is not None
-    first = [_unknown(call, view.why, steps, joint) for call in view.tail[:1]]
-    rest = [call for call in view.tail[1:] if not _LIBRARIES[joint].knows(call)]
-    return (*first, *(_unknown(call, joint=joint) for call in rest))
+    """Return the first step that the core cannot do; () if it can do all."""
+    if not view.tail or view.why is None:
+        return ()
+    last = len(view.tail) if view.kind in TENSORS else 0
+    return (_unknown(view.tail[0], view.why, last, view.joint is not None),)
 
 
-def _unknown(
-    transform: Any, why: Declined | None = None, last: int = 0, joint: bool = False
-) -> Unknown:
-    """Describe a step that the core cannot do, and why; without a reason, find one.
+def _unknown(transform: Any, why: Declined, last: int = 0, joint: bool = False) -> Unknown:
+    """Describe a step that the core cannot do, and why.
 
     Where it gets a tensor, ``last`` steps at the pipeline's end begin with it. A ``joint`` one
     takes samples with targets.
     """
-    if why is None:
-        translation = _LIBRARIES[False].translate(transform, "pil", "uint8")
-        why = NOT_KNOWN if getattr(translation, "known", True) else translation
     advice = f"{why.advice[:1].upper()}{why.advice[1:]}." if why.advice else ""
     name = title_of(transform)
     unknown = transform if why.culprit is None else why.culprit

@@ -21,8 +21,6 @@ class _Cropping(Sized):
 
     is_geometry = True
     any_floats = True
-    #: How a message names the crop that an image is too small for.
-    whose: ClassVar[str] = ""
     fill: Any = (0, 0, 0)
     padding_mode: Any = "constant"
 
@@ -48,7 +46,7 @@ class _Cropping(Sized):
 
     @property
     def size_reason(self) -> str:
-        return f"less than {self.whose} {self.dimensions}"
+        return f"less than {self.title}"
 
     def too_small(self, size: tuple[int, int]) -> str:
         too_large = not self.pads and self.exceeds(size)
@@ -88,10 +86,6 @@ class CenterCrop(Filling, _Cropping):
     padding_mode: PaddingMode = field(default="constant", kw_only=True)
 
     floored: ClassVar[bool] = False
-
-    @property
-    def words(self) -> str:
-        return f"centre crop of {self.dimensions}"
 
     def emit(self, tree: Builder) -> None:
         padding = tree.padding_of(self)
@@ -133,18 +127,11 @@ class RandomCrop(Filling, _Cropping):
         mask_fill: Value of the padding of masks, 0 to 65535; None: as ``fill``.
     """
 
-    whose = "RandomCrop's"
-
     size: Size
     padding: Annotated[int | Sequence[int] | None, _padding_or_none] = None
     pad_if_needed: checks.Switch = False
     fill: Fill = 0
     padding_mode: PaddingMode = "constant"
-
-    @property
-    def words(self) -> str:
-        padded = ", padded" if self.pads or self.pads_all else ""
-        return f"random crop of {self.dimensions}{padded}"
 
     @property
     def pads(self) -> bool:
@@ -200,7 +187,7 @@ class _Flip(ByChance):
 class RandomHorizontalFlip(_Flip):
     """Mirror left to right, with probability p."""
 
-    operation, doing = "flip_horizontal", "flip"
+    operation = "flip_horizontal"
 
     p: Probability = 0.5
 
@@ -209,7 +196,7 @@ class RandomHorizontalFlip(_Flip):
 class RandomVerticalFlip(_Flip):
     """Mirror top to bottom, with probability p."""
 
-    operation, doing = "flip_vertical", "flip vertically"
+    operation = "flip_vertical"
 
     p: Probability = 0.5
 
@@ -231,10 +218,6 @@ class Pad(Filling):
     padding: Padding
     fill: Fill = 0
     padding_mode: PaddingMode = "constant"
-
-    @property
-    def words(self) -> str:
-        return f"pad by {', '.join(map(str, self.padding))} ({self.padding_mode})"  # type: ignore[arg-type]
 
     def declines(self, reading: Reading) -> Declined | None:
         return _leaves_places(self, reading) or super().declines(reading)
@@ -293,10 +276,6 @@ class PadToSize(_ToSize):
 
     kind: ClassVar[str] = "pad_to"
 
-    @property
-    def words(self) -> str:
-        return f"pad to {self.dimensions}"
-
     def size_after(self, size: Fixed) -> Fixed:
         return size and (max(size[0], self.target[0]), max(size[1], self.target[1]))
 
@@ -315,10 +294,6 @@ class FixedSizeCrop(_ToSize):
     """
 
     kind: ClassVar[str] = "fixed_size_crop"
-
-    @property
-    def words(self) -> str:
-        return f"random crop of {self.dimensions}, padded"
 
     def cut(self, reading: Reading) -> Reading | None:
         after = super().cut(reading)

@@ -38,9 +38,9 @@ _CODE = (
     *("transformers.image_transforms", "transformers.models"),
 )
 #: Packages whose functions a library may use.
-_PACKAGES = {"PIL", "lightly", "numpy", "open_clip", "timm", "torch", "torchvision", "transformers"}
-_PACKAGES |= {"accimage", "huggingface_hub", "typing_extensions", *sys.stdlib_module_names}
-_PACKAGES -= {"__main__", "unittest"}
+PACKAGES = {"PIL", "lightly", "numpy", "open_clip", "timm", "torch", "torchvision", "transformers"}
+PACKAGES |= {"accimage", "huggingface_hub", "typing_extensions", *sys.stdlib_module_names}
+PACKAGES -= {"__main__", "unittest"}
 
 _SAMPLES = ("__getattr__", "__getattribute__", "__getitem__", "__getitems__", "__len__")
 #: The names that matter of modules and classes whose other names are replaced without harm.
@@ -292,7 +292,8 @@ def _in_module(module: ModuleType) -> str:
     own = [one for one in [*vars(module).values()] if isinstance(one, type)]
     # Named tuples are made by eval.
     kinds = [one for one in own if one.__module__ == module.__name__ and not issubclass(one, tuple)]
-    return next((path for one in (module, *kinds) for path in _replaced(one)), "")
+    holders: list[type[Any] | ModuleType] = [module, *kinds]
+    return next((path for one in holders for path in _replaced(one)), "")
 
 
 def _used(module: ModuleType) -> list[ModuleType]:
@@ -331,7 +332,7 @@ def _replaced(holder: type[Any] | ModuleType) -> Iterator[str]:
 
 
 def _is_a_librarys(value: Any) -> bool:
-    """Return whether a value, and all functions that it holds, are of `_PACKAGES`."""
+    """Return whether a value, and all functions that it holds, are of `PACKAGES`."""
     if isinstance(value, type):  # libraries use classes of other packages
         return True
     thing = value if isinstance(value, (FunctionType, ModuleType)) else type(value)
@@ -358,14 +359,14 @@ def _held(value: Any) -> Iterable[Any]:
 
 
 def _is_of_package(thing: FunctionType | type[Any] | ModuleType) -> bool:
-    """Return whether a function, class or module is of one of `_PACKAGES`."""
+    """Return whether a function, class or module is of one of `PACKAGES`."""
     if isinstance(thing, FunctionType):
         name = str(thing.__globals__.get("__name__"))
         if vars(sys.modules.get(name, sys)) is not thing.__globals__:
             return False
     else:
         name = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
-    return name.partition(".")[0] in _PACKAGES
+    return name.partition(".")[0] in PACKAGES
 
 
 def own_method(dataset: Any, base: type, *names: str) -> str:

@@ -85,14 +85,11 @@ class Policy(Chain):
 class Apply(Holder):
     """Several steps, one after the other, or none of them; see `RandomApply`."""
 
+    label = "RandomApply"
     is_geometry = True
 
     transforms: Transforms
     p: Probability = 0.5
-
-    @property
-    def words(self) -> str:
-        return f"with p {self.p:g} {self.either(', ')}"
 
     def cut(self, reading: Reading) -> Reading | None:
         only: Any = self.transforms[0] if len(self.transforms) == 1 else None
@@ -114,6 +111,8 @@ class Apply(Holder):
 class ChosenStep(Holder):
     """One of several steps; see `RandomChoice`."""
 
+    label = "RandomChoice"
+
     transforms: Transforms
     p: Sequence[float] | None = None
 
@@ -126,10 +125,6 @@ class ChosenStep(Holder):
         if min(weights) < 0 or sum(weights) <= 0:
             raise UsageError(f"{who}: p {weights} are no weights.", "Give weights of 0 or more.")
         self._keep(p=weights)
-
-    @property
-    def words(self) -> str:
-        return f"one of {self.either(' | ')}"
 
     def size_after(self, size: Fixed) -> Fixed:
         sizes = {step.size_after(size) for step in self.transforms}
@@ -145,11 +140,9 @@ class ChosenStep(Holder):
 class ShuffledSteps(Holder):
     """Several steps in a random order; see `RandomOrder`."""
 
-    transforms: Transforms
+    label = "RandomOrder"
 
-    @property
-    def words(self) -> str:
-        return f"in random order {self.either(', ')}"
+    transforms: Transforms
 
     def emit(self, tree: Builder) -> None:
         with tree.node("order", len(self.transforms)):
@@ -167,10 +160,6 @@ class SampledSteps(Holder):
     count: int
     weights: tuple[float, ...]
 
-    @property
-    def words(self) -> str:
-        return f"{self.count} of {self.either(' | ')}"
-
     def emit(self, tree: Builder) -> None:
         with tree.node("sample", self.count, count=self.count, weights=self.weights):
             for step in self.transforms:
@@ -178,29 +167,8 @@ class SampledSteps(Holder):
 
 
 @dataclass(frozen=True)
-class MixedSteps(Holder):
-    """The image mixed with the results of several steps, with random weights.
-
-    No step changes the size. ``concentration`` of the weights' Dirichlet distributions is above 0,
-    at most 1e6. ``how`` is `SUM`, `BLENDED_SUM` or `BLENDS` of `fastdata.transforms.tree`.
-    """
-
-    transforms: tuple[Step, ...]
-    concentration: float
-    how: int
-
-    @property
-    def words(self) -> str:
-        return f"a mixture of {self.either(' | ')}"
-
-    def emit(self, tree: Builder) -> None:
-        with tree.node("mix", concentration=self.concentration, mixing=self.how):
-            tree.apart(self.transforms)
-
-
-@dataclass(frozen=True)
 class OnTensors(Step):
-    """Step on a tensor of bytes, with the arithmetic of torchvision's v1 or v2 there.
+    """Step on a tensor of bytes, with the arithmetic of torchvision's v2 there.
 
     ``filled``: it has a fill; on tensors, none is not the same as 0.
     """

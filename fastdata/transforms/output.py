@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from fastdata.errors import UsageError
 from fastdata.transforms import checks
-from fastdata.transforms.base import Transform, range_words
+from fastdata.transforms.base import Transform
 from fastdata.transforms.checks import AboveZero, Probability, Range, Switch, range_from
 from fastdata.transforms.outcomes import FLOATS, Declined, Values
 from fastdata.transforms.reading import Reading, Step
@@ -154,9 +154,7 @@ class Erasure(Step):
 
     @property
     def words(self) -> str:
-        least, most = self.of.count  # type: ignore[misc]
-        several = "" if most == 1 else f", in {least} to {most} parts"
-        return f"erase {range_words(self.of.scale)} of the area with p {self.of.p:g}{several}"
+        return self.of.words
 
     def emit(self, tree: Builder) -> None:
         of, noise = self.of, 0 if self.deviations is None else 1 + (self.noise == "color")

@@ -7,13 +7,13 @@ A step returns the reading after it, so neither needs the other's classes: steps
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from fastdata.transforms.checks import checked
+from fastdata.transforms.checks import checked, defaults_of
 from fastdata.transforms.forms import Form
 from fastdata.transforms.identity import is_ours, name_of, offered
 from fastdata.transforms.joint import CONVERTED, Joint, Target
@@ -50,7 +50,7 @@ _SOME_SIZE = (12345, 6789)  # no step makes it
 class Step:
     """One step of a pipeline, in the core's terms.
 
-    A subclass is a frozen dataclass. It has to have `words`, and `emit`, its nodes in the program.
+    A subclass is a frozen dataclass. It has to have `emit`, its nodes in the program.
     It overrides `size_after` and `channels_after` if it changes these; `declines` and `too_small`
     if it may be impossible; `cut` and ``is_geometry`` if the core can do it while decoding; `read`
     if it adds no node. Its positional fields have the names of torchvision's attributes, from which
@@ -73,6 +73,8 @@ class Step:
     is_geometry: ClassVar[bool] = False
     #: As geometry, it depends on the image's boxes.
     needs_boxes: ClassVar[bool] = False
+    #: Its name in words, if not that of its class.
+    label: ClassVar[str] = ""
     #: Changes targets alone, and leaves the image as it is.
     of_targets: ClassVar[bool] = False
 
@@ -86,8 +88,17 @@ class Step:
 
     @property
     def words(self) -> str:
-        """Its effect, in a few words."""
-        raise NotImplementedError
+        """Its name, and its arguments but for defaults."""
+        kind: Any = type(self)
+        defaults, shown = defaults_of(kind), []
+        for field in fields(kind):
+            value = getattr(self, field.name)
+            if field.name not in defaults:
+                shown.append(_words_of(value))
+            elif field.compare and value != defaults[field.name]:
+                shown.append(f"{field.name}={_words_of(value)}")
+        name = self.label or type(self).__name__
+        return f"{name}({', '.join(shown)})" if shown else name
 
     @property
     def title(self) -> str:
@@ -177,6 +188,14 @@ class Step:
         return cls(**arguments)
 
 
+def _words_of(value: Any) -> str:
+    if isinstance(value, Step):
+        return value.words
+    if isinstance(value, (list, tuple)) and any(isinstance(one, Step) for one in value):
+        return f"[{', '.join(map(_words_of, value))}]"
+    return f"{value!r}"
+
+
 @lru_cache(maxsize=256)
 def _tree_of_one(step: Step) -> Builder:
     return tree_of((step,))
@@ -187,10 +206,6 @@ class Holder(Step):
 
     any_floats = True
     transforms: tuple[Any, ...]
-
-    def either(self, separator: str) -> str:
-        """Return the words of its steps."""
-        return f"({separator.join(step.words for step in self.transforms)})"
 
     def size_after(self, size: Fixed) -> Fixed:
         kept = all(step.size_after(size) == size for step in self.transforms)
@@ -216,10 +231,6 @@ class Chain(Holder):
     """Steps, one after the other; before they are read, transforms of any library."""
 
     transforms: tuple[Any, ...]
-
-    @property
-    def words(self) -> str:
-        return self.either(", ") if self.transforms else "nothing"
 
     def emit(self, tree: Builder) -> None:
         with tree.node("sequence"):

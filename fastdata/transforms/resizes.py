@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.errors import UsageError
-from fastdata.text import human_size
 from fastdata.transforms import checks
-from fastdata.transforms.base import Sized, Transform, range_words
+from fastdata.transforms.base import Sized, Transform
 from fastdata.transforms.checks import Filter, Filters, Probability, Range, Size
 from fastdata.transforms.reading import Fixed, Reading
 from fastdata.transforms.tree import TO_ZERO, Builder, Number, native_program
@@ -33,6 +32,9 @@ class _Resizing(Transform):
         several = self.interpolation
         return (several,) if isinstance(several, str) else several
 
+    def size_after(self, size: Fixed) -> Fixed:
+        return None  # it depends on draws, or on the image
+
     def cut(self, reading: Reading) -> Reading | None:
         if reading.filter is not None or reading.reveals:
             return None
@@ -44,7 +46,7 @@ class _Resizing(Transform):
 
 
 @dataclass(frozen=True)
-class RandomResizedCrop(_Resizing, Sized):
+class RandomResizedCrop(Sized, _Resizing):
     """Crop a random part of the image and resize it, as Inception was trained.
 
     Boxes are drawn as ``torchvision.transforms.RandomResizedCrop.get_params`` draws them: up to
@@ -67,13 +69,6 @@ class RandomResizedCrop(_Resizing, Sized):
     interpolation: Filters = "bilinear"
     antialias: checks.Antialias = field(default=True, compare=False)
     in_double: bool = field(default=False, kw_only=True)
-
-    @property
-    def words(self) -> str:
-        words = f"random resized crop to {self.dimensions} ({' or '.join(self.filters)})"
-        if self.scale != (0.08, 1.0):
-            words += f" of {range_words(self.scale)} of the area"
-        return words
 
     def emit(self, tree: Builder) -> None:
         scale = {"least_area": self.scale[0], "most_area": self.scale[1]}
@@ -124,12 +119,6 @@ class Resize(_Resizing, Sized):
                 "It bounds the longer side; size is the shorter one.",
             )
 
-    @property
-    def words(self) -> str:
-        side = "" if isinstance(self.size, tuple) else "shorter side "
-        most = "" if self.max_size is None else f", longer side at most {self.max_size}"
-        return f"resize to {side}{self.dimensions} ({self.interpolation}){most}"
-
     def size_after(self, size: Fixed) -> Fixed:
         if isinstance(self.size, tuple):
             return self.target
@@ -172,20 +161,10 @@ class ResizeKeepRatio(_Resizing, Sized):
     longest: Annotated[float, checks.number_from(-math.inf, math.inf)] = 0.0
     interpolation: Filters = "bilinear"
     random_scale_prob: Probability = 0.0
-    random_scale_range: Annotated[Range, checks.positive] = (0.85, 1.05)
+    random_scale_range: Annotated[Range, checks.above_zero] = (0.85, 1.05)
     random_scale_area: bool = False
     random_aspect_prob: Probability = 0.0
-    random_aspect_range: Annotated[Range, checks.positive] = (0.9, 1.11)
-
-    @property
-    def words(self) -> str:
-        where = {0.0: "around", 1.0: "within"}.get(self.longest, "about")
-        changed = [("scale", self.random_scale_prob), ("ratio", self.random_aspect_prob)]
-        words = "".join(f", {name} changed with p {p:g}" for name, p in changed if p)
-        return f"resize to {where} {self.dimensions} ({' or '.join(self.filters)}){words}"
-
-    def size_after(self, size: Fixed) -> Fixed:
-        return None
+    random_aspect_range: Annotated[Range, checks.above_zero] = (0.9, 1.11)
 
     def emit(self, tree: Builder) -> None:
         low_scale, high_scale = self.random_scale_range
@@ -231,12 +210,6 @@ class ResizeToSequence(_Resizing):
     max_ratio: _Ratio = field(default=None, kw_only=True)
     interpolation: Filters = field(default="bicubic", kw_only=True)
 
-    @property
-    def words(self) -> str:
-        words = f"resize to at most {self.max_seq_len} patches of {self.patch_size} pixels"
-        most = "" if self.max_ratio is None else f", by at most {self.max_ratio:g}"
-        return f"{words} ({' or '.join(self.filters)}){most}"
-
     def patches(self, width: npt.ArrayLike, height: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the number of patches of images of these sizes, (N,)."""
         wide, high = (np.atleast_1d(side).astype(np.int32) for side in (width, height))
@@ -244,9 +217,6 @@ class ResizeToSequence(_Resizing):
         sides = cuts["size"].astype(np.int64) // self.patch_size
         counts: npt.NDArray[np.int64] = sides.prod(1)
         return counts
-
-    def size_after(self, size: Fixed) -> Fixed:
-        return None
 
     def emit(self, tree: Builder) -> None:
         tree.add(
@@ -258,13 +228,6 @@ class ResizeToSequence(_Resizing):
         )
 
 
-class _RandomSize(_Resizing):
-    """Resizes to a random size."""
-
-    def size_after(self, size: Fixed) -> Fixed:
-        return None
-
-
 def _target_size(who: str, name: str, given: Any) -> tuple[float, ...]:
     return tuple(
         checks.number(who, name, side, 1, 1 << 24) for side in checks.numbers(who, name, given, 2)
@@ -272,7 +235,7 @@ def _target_size(who: str, name: str, given: Any) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
-class ScaleJitter(_RandomSize):
+class ScaleJitter(_Resizing):
     """Resize the image by a random factor of the one that brings it within a target.
 
     Attributes:
@@ -288,12 +251,6 @@ class ScaleJitter(_RandomSize):
     interpolation: Filter = "bilinear"
     antialias: checks.Antialias = field(default=True, compare=False)
 
-    @property
-    def words(self) -> str:
-        height, width = self.target_size
-        by = range_words(self.scale_range)
-        return f"resize within {human_size(width, height)} by {by} ({self.interpolation})"
-
     def emit(self, tree: Builder) -> None:
         # As torchvision, which takes the height for the width.
         width, height = self.target_size
@@ -307,7 +264,7 @@ def _sizes(who: str, name: str, given: Any) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class RandomShortestSize(_RandomSize):
+class RandomShortestSize(_Resizing):
     """Resize the image to one of several sizes of the shorter side.
 
     Attributes:
@@ -322,18 +279,13 @@ class RandomShortestSize(_RandomSize):
     interpolation: Filter = "bilinear"
     antialias: checks.Antialias = field(default=True, compare=False)
 
-    @property
-    def words(self) -> str:
-        sizes = " or ".join(map(str, self.min_size))  # type: ignore[arg-type]
-        return f"resize to shorter side {sizes} ({self.interpolation})"
-
     def emit(self, tree: Builder) -> None:
         size, which = tree.table(self.min_size), tree.filter(self.filters)  # type: ignore[arg-type]
         tree.add("shortest_size", size=size, bound=self.max_size or 0, filter=which)
 
 
 @dataclass(frozen=True)
-class RandomResize(_RandomSize):
+class RandomResize(_Resizing):
     """Resize the image's shorter side to a random size.
 
     Attributes:
@@ -351,11 +303,6 @@ class RandomResize(_RandomSize):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.whole("RandomResize", "max_size", self.max_size, self.min_size + 1)
-
-    @property
-    def words(self) -> str:
-        sizes = f"{self.min_size} to {self.max_size - 1}"
-        return f"resize to shorter side {sizes} ({self.interpolation})"
 
     def emit(self, tree: Builder) -> None:
         ends = self.min_size, self.max_size

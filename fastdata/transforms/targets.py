@@ -1,7 +1,6 @@
 """Transforms of boxes beside an image, with torchvision's arithmetic (0.28).
 
-They need a joint transform: ``ImageDataset(transforms=…)``, or a dataset of torchvision's that
-``wrap_dataset_for_transforms_v2`` has wrapped.
+They need a joint transform: ``ImageDataset(transforms=…)``.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 from fastdata.errors import UsageError
 from fastdata.storage.fields import BOXES, RELATIVE
 from fastdata.transforms import checks
-from fastdata.transforms.base import ByChance, Filling, Transform, range_words
+from fastdata.transforms.base import ByChance, Filling, Transform
 from fastdata.transforms.checks import Fill, Range
 from fastdata.transforms.joint import CONVERTED, by_heuristic
 from fastdata.transforms.outcomes import Declined
@@ -59,10 +58,6 @@ class ClampBoundingBoxes(_OfBoxes):
 
     clamping_mode: Annotated[str, partial(checks.choice, known=("auto", "soft", "hard"))] = "auto"
 
-    @property
-    def words(self) -> str:
-        return "clamp boxes"
-
     def emit(self, tree: Builder) -> None:
         tree.add("clamp_boxes")
 
@@ -89,10 +84,6 @@ class SanitizeBoundingBoxes(_OfBoxes):
     min_size: Annotated[float, _at_least_one] = 1.0
     min_area: Annotated[float, _at_least_one] = 1.0
     labels_getter: Callable[[Any], Any] | str | None = "default"
-
-    @property
-    def words(self) -> str:
-        return "leave out invalid boxes"
 
     def read(self, reading: Reading) -> Reading | Declined:
         getter, joint = self.labels_getter, reading.joint
@@ -139,10 +130,6 @@ class ConvertBoundingBoxFormat(_OfBoxes):
 
     format: Annotated[Any, _format]
     relative: checks.Switch = field(default=False, kw_only=True)
-
-    @property
-    def words(self) -> str:
-        return f"boxes as {self._meaning}"
 
     @property
     def _meaning(self) -> str:
@@ -233,11 +220,6 @@ class RandomIoUCrop(Transform):
     p: checks.Probability = field(default=1.0, kw_only=True)
 
     @property
-    def words(self) -> str:
-        words = "random crop that a box overlaps"
-        return words if self.p == 1 else f"with p {self.p:g} ({words})"
-
-    @property
     def size_reason(self) -> str:
         return "in which RandomIoUCrop finds no crop that a box overlaps enough"
 
@@ -289,10 +271,6 @@ class RandomZoomOut(Filling, ByChance):
     fill: Fill = 0
     side_range: Annotated[Range, checks.range_from(1.0, checks.MOST_FACTOR)] = (1.0, 4.0)
     p: checks.Probability = 0.5
-
-    @property
-    def doing(self) -> str:
-        return f"zoom out by {range_words(self.side_range)}"
 
     def size_after(self, size: Fixed) -> Fixed:
         return None

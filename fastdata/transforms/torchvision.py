@@ -54,6 +54,7 @@ _DECLINED = {
     **dict.fromkeys(("ClampKeyPoints", "SanitizeKeyPoints"), _BOXES),
     **dict.fromkeys(("CutMix", "MixUp"), _BATCHES),
     **dict.fromkeys(("FiveCrop", "TenCrop"), _CROPS),
+    "AugMix": Declined("it mixes the results of several augmentations", moves=True),
     "SetClampingMode": _BOXES,
     "Lambda": Declined("it calls a function of the user's"),
     "UniformTemporalSubsample": Declined("it is for videos"),
@@ -97,35 +98,9 @@ def translate(transform: Any, kind: str, dtype: str) -> Translation | None:
         return None
     if name not in _CONVERSIONS and name not in _STEPS:
         return _DECLINED.get(name, NOT_KNOWN)
-    if reason := _inconsistent(transform):
-        return Declined(reason)
     if name in _CONVERSIONS:
         return _conversion(name, transform, version, kind, dtype)
     return _translate_step(_STEPS[name], transform, version, kind, dtype)
-
-
-def is_known(transform: Any) -> bool:
-    """Return whether this module translates a transform of this type."""
-    name = name_in(transform, *_VERSIONS)
-    identity = name_in(transform, "torch.nn") == "Identity"
-    return identity or name in _CONVERSIONS or name in _STEPS
-
-
-def _inconsistent(transform: Any) -> str:
-    """Say which attribute no longer follows from the parameters; "" for none."""
-    own: dict[str, Any] = vars(transform)
-    for name in ("policies", "_policies"):
-        if name in own and own[name] != transform._get_policies(transform.policy):
-            return f"its {name} are not those of its policy"
-    if "_fill" in own:
-        utilities = sys.modules["torchvision.transforms.v2._utils"]
-        if own["_fill"] != utilities._setup_fill_arg(transform.fill):
-            return "its _fill does not follow from its fill"
-    if "_log_ratio" in own:
-        torch = sys.modules["torch"]
-        if not torch.equal(own["_log_ratio"], torch.log(torch.tensor(transform.ratio))):
-            return "its _log_ratio does not follow from its ratio"
-    return ""
 
 
 def _version(transform: Any) -> int | None:

@@ -24,13 +24,12 @@ from fastdata.transforms.forms import MASK_FILTER, PADDING_MODES, WARPS
 # the others.
 _LEADING_DRAWS, _FILTER_DRAW, _FIRST_DRAW = 32, 22, 1 << 16
 
-# Enum classes Unit, Rounding and Mixing of native/augment/program.h.
+# Enum classes Unit and Rounding of native/augment/program.h.
 WIDTH, HEIGHT = 1, 2
 TO_ZERO, TO_EVEN, UP = 1, 2, 3
-SUM, BLENDED_SUM, BLENDS = 0, 1, 2
 
 # Nodes that only lead to others.
-_WITH_CHILDREN = ("sequence", "apply", "choice", "order", "sample", "mix")
+_WITH_CHILDREN = ("sequence", "apply", "choice", "order", "sample")
 
 # Steps on pixels that leave them in their places, as operations do. Masks keep their values there.
 _STILL_STEPS = ("shuffle_channels", "erase")
@@ -154,7 +153,7 @@ class Builder:
         if self._mask is not None and (is_call or kind in _STILL_STEPS):
             kind, draws, values = "sequence", self._draws_of(kind, draws), {}
         elif self._tensors and is_call and kind in _ON_TENSORS:
-            kind, values = f"tensor_{kind}", {**values, "version": self._tensors}
+            kind = f"tensor_{kind}"
         self._append(kind, draws, values)
 
     def _append(self, kind: str, draws: int | None, values: Mapping[str, Values]) -> None:
@@ -175,10 +174,7 @@ class Builder:
         if isinstance(value, Number):
             return value
         if isinstance(value, Sequence):
-            entries = [float(one) for one in value]
-            first = len(self._tables)
-            self._tables += entries
-            return Number("entries", first=first, entries=len(entries))
+            return Number("entries", **self._listed(value))
         return Number("constant", a=float(value))
 
     def grayscale(self, channels: int | None = None) -> None:
@@ -273,9 +269,13 @@ class Builder:
         if len(entries) == 1:
             self._spare()
             return Number("constant", a=entries[0], **sign, **rest)
+        return Number("table", self.draw(), **self._listed(entries), **sign, **rest)
+
+    def _listed(self, entries: Sequence[float]) -> dict[str, Any]:
+        """Add a table; return where it is."""
         first = len(self._tables)
-        self._tables += entries
-        return Number("table", self.draw(), first=first, entries=len(entries), **sign, **rest)
+        self._tables += map(float, entries)
+        return {"first": first, "entries": len(entries)}
 
     def filter(self, interpolation: str | Sequence[str]) -> Number | float:
         """Return the number of a resize's filter; draw one of several."""
@@ -288,9 +288,7 @@ class Builder:
         if self._first is None:
             return self.table(numbers)
         self._drew = True
-        first = len(self._tables)
-        self._tables += numbers
-        return Number("table", self._first + _FILTER_DRAW, first=first, entries=len(numbers))
+        return Number("table", self._first + _FILTER_DRAW, **self._listed(numbers))
 
 
 def center_values(center: Any) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from fastdata.errors import UsageError
 from fastdata.transforms import checks
-from fastdata.transforms.base import ByChance, Filling, range_words
+from fastdata.transforms.base import ByChance, Filling
 from fastdata.transforms.checks import Angles, Center, Fill, Probability, Warp
 from fastdata.transforms.outcomes import Declined
 from fastdata.transforms.reading import Fixed, Reading
@@ -50,10 +50,6 @@ class RandomRotation(Filling):
     center: Center = None
     fill: Fill = 0
 
-    @property
-    def words(self) -> str:
-        return f"rotate by {range_words(self.degrees)} degrees ({self.interpolation})"
-
     def size_after(self, size: Fixed) -> Fixed:
         return None if self.expand else size
 
@@ -89,21 +85,13 @@ class RandomAffine(Filling):
 
     degrees: Angles
     translate: Annotated[Sequence[float] | None, checks.optional(_parts)] = None
-    scale: Annotated[Sequence[float] | None, checks.optional(checks.positive)] = None
+    scale: Annotated[Sequence[float] | None, checks.optional(checks.above_zero)] = None
     shear: Annotated[
         float | Sequence[float] | None, checks.optional(partial(checks.angles, counts=(2, 4)))
     ] = None
     interpolation: Warp = "nearest"
     fill: Fill = 0
     center: Center = None
-
-    @property
-    def words(self) -> str:
-        words = [f"by {range_words(self.degrees)} degrees"]
-        words += [] if self.translate is None else ["moved"]
-        words += [] if self.scale is None else [f"scaled by {range_words(self.scale)}"]
-        words += [] if self.shear is None else ["sheared"]
-        return f"random affine {', '.join(words)} ({self.interpolation})"
 
     def emit(self, tree: Builder) -> None:
         degrees: Any = self.degrees
@@ -139,10 +127,6 @@ class RandomPerspective(Filling, ByChance):
     p: Probability = 0.5
     interpolation: Warp = "bilinear"
     fill: Fill = 0
-
-    @property
-    def words(self) -> str:
-        return f"perspective by {self.distortion_scale:g} with p {self.p:g} ({self.interpolation})"
 
     def emit_always(self, tree: Builder) -> None:
         tree.warp("perspective", self, distortion=self.distortion_scale)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastdata import _native
-from fastdata.decode.engine import ReadOptions, decode_one
-from fastdata.decode.fallback import Alone, Verdict
+from fastdata.decode.engine import decode_one
+from fastdata.decode.fallback import FallbackStep, Outcome, Verdict
 from fastdata.decode.jpeg import DecodeError
 from fastdata.decode.rows import open_row
-from fastdata.errors import LEAVE_OUT, FastdataError, SampleError, UsageError
+from fastdata.errors import FastdataError, SampleError, without_frames
 from fastdata.loading.fields.buffers import BatchMemory, BufferPool
+from fastdata.loading.fields.draw import too_small
 from fastdata.storage.source import Measured
-from fastdata.transforms.geometry import SMALL_HINT
 
 if TYPE_CHECKING:
     from fastdata.decode.codecs import Encoded
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fastdata.transforms.recipe import Program
 
 
-class DeclinedSample(Alone):
+class DeclinedSample:
     """Image of a batch that the core declined.
 
     It writes every view of the image to the image's slot, in any thread.
@@ -54,33 +54,45 @@ class DeclinedSample(Alone):
         self._source, self._row, self._limits, self._slot = source, row, limits, slot
         self._draw, self._views, self._extents, self._data = draw, views, extents, data
 
-    def by_core(self) -> Verdict | None:
-        """See `Alone.by_core`."""
+    def decode(self, verdict: Verdict) -> Outcome:
+        """Decode it without its seek points or by the codec table, as the core's verdict says."""
+        step = verdict.step()
+        if step is FallbackStep.WITHOUT_TABLE:
+            again = self._by_core()
+            if again is None:
+                return Outcome(verdict, without_table=True)
+            verdict, step = again, again.step()
+        if step is not FallbackStep.CODEC:
+            return Outcome(verdict, self._error(verdict))
+        try:
+            image = open_row(self._source, self._row, self._limits, self._data)
+            try:
+                self._crop(image)
+            except SampleError as error:
+                raise self._source.problem(self._row, error.what) from None
+        except FastdataError as error:
+            better = verdict.is_damage and isinstance(error, SampleError)
+            return Outcome(verdict, self._error(verdict) if better else without_frames(error))
+        return Outcome(verdict, None, image.kind, image.decoder, image.declined)
+
+    def _by_core(self) -> Verdict | None:
+        """Decode it natively without its seek points; return why that failed, if it did."""
         data, slot = self._data, self._slot
         try:
             if data is None:
                 data = self._extents.read(slot, check=True)
-        except (OSError, ValueError):  # its file was removed meanwhile: `by_codec` says so
+        except (OSError, ValueError):  # its file was removed meanwhile: the codec table says so
             return Verdict()
-        turn = self._extents.orientations[slot : slot + 1].copy()
-        verdict = decode_one(
-            data, self._renderings(self._draw.of(slot)), ReadOptions(orientations=turn)
-        )
+        options: dict[str, Any] = {
+            "orientations": self._extents.orientations[slot : slot + 1].copy(),
+            "max_scans": self._limits.most_scans,
+        }
+        verdict = decode_one(data, self._renderings(self._draw.of(slot)), **options)
         if verdict is None:
             self._data = data
         return verdict
 
-    def by_codec(self) -> Encoded:
-        """See `Alone.by_codec`."""
-        image = open_row(self._source, self._row, self._limits, self._data)
-        try:
-            self._crop(image)
-        except SampleError as error:
-            raise self._source.problem(self._row, error.what) from None
-        return image
-
-    def error(self, verdict: Verdict) -> FastdataError:
-        """See `Alone.error`."""
+    def _error(self, verdict: Verdict) -> FastdataError:
         return self._source.problem(self._row, verdict.detail, verdict.code)
 
     def _crop(self, image: Encoded) -> None:
@@ -132,9 +144,3 @@ class DeclinedSample(Alone):
                 form = program.output.dtype, program.output.channels_last, program.output.channels
                 memory.patch(BufferPool(0, False).images(0, np.array([size]), *form), [slot], [0])
         return memory.array[slot : slot + 1]
-
-
-def too_small(source: Source, row: int, words: str) -> UsageError:
-    """Return the error for a sample that a crop does not fit into."""
-    what = source.problem(row, f"it has {words}").what
-    return UsageError(what, f"{SMALL_HINT} Or {LEAVE_OUT}")

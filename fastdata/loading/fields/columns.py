@@ -1,4 +1,4 @@
-"""Fields of columns and of blobs that nothing decodes."""
+"""Fields of columns, of targets in columns, and of blobs that nothing decodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from fastdata import _native
 from fastdata.device.ragged import Ragged
 from fastdata.errors import FastdataError, OutageError
-from fastdata.executors import InProcess, await_done, helper_threads
+from fastdata.executors import InProcess, helper_threads
 from fastdata.loading.fields.field import (
     Batch,
     BatchField,
@@ -23,7 +23,6 @@ from fastdata.loading.fields.field import (
     EncodedState,
     FieldState,
     Futures,
-    Stage,
 )
 from fastdata.storage.columns import (
     is_ragged,
@@ -38,6 +37,7 @@ from fastdata.storage.source import Column
 from fastdata.transforms.joint import ABSENT
 
 if TYPE_CHECKING:
+    from fastdata.loading.fields.targets import TargetReader
     from fastdata.storage.source import Rows
 
 _Values = tuple[Column, dict[int, FastdataError]]
@@ -57,7 +57,7 @@ class ColumnField(BatchField):
     A remote column is read by a thread of its own, while batches before it are used.
     """
 
-    _state_type = ColumnState
+    state_type = ColumnState
 
     def __init__(self, name: str, context: Context) -> None:
         super().__init__(name, context)
@@ -68,13 +68,12 @@ class ColumnField(BatchField):
         self._thread: Executor = InProcess() if local else helper_threads(1)
 
     def column(self, batch: Batch) -> Column:
-        """Return the values of a batch, finished or not; wait for them."""
+        """Return the values of a batch, which were read."""
         state: ColumnState = batch.states[self]
-        if state.values is None:
-            assert state.task is not None
-            await_done(self.reading(batch), None)
-            return state.task.result()[0]
-        return state.values
+        if state.values is not None:
+            return state.values
+        assert state.task is not None
+        return state.task.result()[0]
 
     def reading(self, batch: Batch) -> Futures:
         """Return the job that reads a batch's values."""
@@ -88,22 +87,22 @@ class ColumnField(BatchField):
 
     def patch(self, batch: Batch, other: Batch, to: list[int], good: list[int]) -> None:
         """See `BatchField.patch`."""
-        state = batch.states[self]
         order = np.arange(len(batch))
         order[to] = len(order) + np.array(good, np.int64)
-        state.values = join_columns([state.values, other.states[self].values], order)
+        columns = [self.column(batch), self.column(other)]
+        batch.states[self].values = join_columns(columns, order)
 
     def close(self) -> None:
         """End the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _begin(self, batch: Batch, state: Any) -> None:
+    def begin(self, batch: Batch, state: Any) -> None:
+        """See `BatchField.begin`."""
         state.task = self._thread.submit(self._read, batch.planned.indices)
-        state.job = self.reading(batch)
+        state.after(self.reading(batch), self._take)
 
-    def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
+    def _take(self, batch: Batch, state: Any) -> None:
         state.values, state.failed = state.task.result()
-        state.stage = Stage.DONE
 
     def _values(self, batch: Batch) -> list[Any]:
         return values_of(self.column(batch), self.field)
@@ -128,17 +127,46 @@ class LabelField(ColumnField):
         label = self.column(batch)[slot].item()
         return self._context.readable.target(int(batch.planned.indices[slot]), label)
 
-    def _begin(self, batch: Batch, state: Any) -> None:
-        if self._with_images:
-            state.stage = Stage.ALONE
-        else:
-            super()._begin(batch, state)
+    def begin(self, batch: Batch, state: Any) -> None:
+        """See `BatchField.begin`."""
+        if not self._with_images:
+            super().begin(batch, state)
 
-    def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
-        if self._with_images:
-            state.values, state.stage = batch.columns[self.name], Stage.DONE
-        else:
-            super()._proceed(batch, state, job)
+    def column(self, batch: Batch) -> Column:
+        """Return the labels of a batch, which were read."""
+        state: ColumnState = batch.states[self]
+        if state.values is None and self._with_images:
+            return batch.columns[self.name]
+        return super().column(batch)
+
+
+class TargetField(BatchField):
+    """Field of boxes, key points and other targets, which follow the images.
+
+    Args:
+        column: The field of the column that they are made of.
+        reader: Reader of the targets.
+    """
+
+    def __init__(
+        self, name: str, context: Context, column: ColumnField, reader: TargetReader
+    ) -> None:
+        super().__init__(name, context)
+        self._column, self._reader = column, reader
+
+    def deliver(self, batch: Batch) -> Any:
+        """Return a `fastdata.Ragged` of lists; else what the column delivers."""
+        draw: Any = batch.draw
+        reader, column = self._reader, self._column.column(batch)
+        lists = reader.lists(self.name, column, draw.moved)
+        if lists is None:
+            return delivered(column, self._column.field)
+        values, offsets = map(torch.from_numpy, lists)
+        return Ragged(reader.joint.targets[self.name].converted(values), offsets)
+
+    def _values(self, batch: Batch) -> list[Any]:
+        draw: Any = batch.draw
+        return self._reader.samples(self.name, self._column.column(batch), draw.moved)
 
 
 def _read_column(column: Callable[[Rows], Column], rows: Rows) -> _Values:
@@ -184,7 +212,7 @@ class BlobState(EncodedState):
 class BlobField(EncodedField):
     """Field of bytes that nothing decodes; None where a sample has none."""
 
-    _state_type = BlobState
+    state_type = BlobState
 
     def deliver(self, batch: Batch) -> Any:
         """Return a list of bytes."""
@@ -197,24 +225,25 @@ class BlobField(EncodedField):
         for slot, at in zip(to, good, strict=True):
             values[slot] = theirs[at]
 
-    def _begin(self, batch: Batch, state: Any) -> None:
+    def begin(self, batch: Batch, state: Any) -> None:
+        """See `BatchField.begin`."""
         self._gather(batch, state)
         extents = state.blobs.extents
         state.present = (extents.lengths != 0) | (extents.offsets != 0)
+        state.after(state.fetch, self._read)
 
-    def _begin_reading(self, batch: Batch, state: Any) -> None:
+    def _read(self, batch: Batch, state: Any) -> None:
+        self._attach(batch, state)
         job = _native.ReadJob(state.blobs.extents, check=self._check)
-        state.stage, state.job = Stage.DECODING, self._context.start(job)
+        self._context.start(job)
+        state.after(job, self._take)
 
-    def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
-        if state.stage is Stage.FETCHING:
-            super()._proceed(batch, state, job)
-            return
+    def _take(self, batch: Batch, state: Any) -> None:
+        job = state.job
         for slot, code, detail, _ in job.failures():
             self._fail(batch, slot, detail, code)
         for data, present in zip(job.take(), state.present, strict=True):
             state.values.append(None if data is None or not present else data.tobytes())
-        state.stage = Stage.DONE
 
     def _values(self, batch: Batch) -> list[Any]:
         return batch.states[self].values  # type: ignore[no-any-return]

@@ -1,18 +1,12 @@
-"""Fields that are made of others, of the samples' numbers, or of their geometry."""
+"""Fields that are made of the samples' numbers, or of their geometry."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from fastdata.device.ragged import Ragged
-from fastdata.loading.fields.columns import ColumnField, delivered
 from fastdata.loading.fields.field import Batch, BatchField, Context
-
-if TYPE_CHECKING:
-    from fastdata.loading.fields.targets import TargetReader
-    from fastdata.transforms.joint import Moved
 
 
 class IndexField(BatchField):
@@ -90,46 +84,14 @@ class Geometry(NamedTuple):
         return torch.stack(corners, -1).round().to(torch.int64)
 
 
-def _moved(batch: Batch) -> Moved:
-    assert batch.draw is not None
-    assert batch.draw.moved is not None
-    return batch.draw.moved
-
-
 class GeometryField(BatchField):
     """Field of the geometry of images."""
 
     def deliver(self, batch: Batch) -> Any:
         """Return a `Geometry` of the batch."""
-        moved = _moved(batch)
+        draw: Any = batch.draw
+        moved = draw.moved
         return Geometry(*map(torch.from_numpy, (moved.matrices, moved.source_sizes, moved.sizes)))
 
     def _values(self, batch: Batch) -> list[Any]:
         return [Geometry(*one) for one in zip(*self.deliver(batch), strict=True)]
-
-
-class TargetField(BatchField):
-    """Field of boxes, key points and other targets, which follow the images.
-
-    Args:
-        column: The field of the column that they are made of.
-        reader: Reader of the targets.
-    """
-
-    def __init__(
-        self, name: str, context: Context, column: ColumnField, reader: TargetReader
-    ) -> None:
-        super().__init__(name, context)
-        self._column, self._reader = column, reader
-
-    def deliver(self, batch: Batch) -> Any:
-        """Return a `fastdata.Ragged` of lists; else what the column delivers."""
-        reader, column = self._reader, self._column.column(batch)
-        lists = reader.lists(self.name, column, _moved(batch))
-        if lists is None:
-            return delivered(column, self._column.field)
-        values, offsets = map(torch.from_numpy, lists)
-        return Ragged(reader.joint.targets[self.name].converted(values), offsets)
-
-    def _values(self, batch: Batch) -> list[Any]:
-        return self._reader.samples(self.name, self._column.column(batch), _moved(batch))

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fastdata import _native
 from fastdata.executors import InProcess
 from fastdata.loading.fields.buffers import BufferPool
 from fastdata.loading.fields.columns import ColumnField
 from fastdata.loading.fields.draw import Draw
-from fastdata.loading.fields.field import Batch, BatchField, Context, Stage
+from fastdata.loading.fields.field import Batch, BatchField, Context, Jobs
 from fastdata.loading.fields.names import row_number
 from fastdata.loading.fields.pipeline import Pipeline, blobs_among, open_pipeline
 from fastdata.loading.fields.stats import Counters
@@ -50,8 +51,9 @@ class SampleDecoder:
             blobs = blobs_among(source, self._readable.fields)
             request = PassRequest(iter(()), self._numbering, set(), fields=blobs)
             remote = source.start_pass(request)
+            run, counters = _native.Work.run, Counters(0)
             context = Context(
-                self._readable, source, None, pool, InProcess(), Counters(0), remote, single=True
+                self._readable, source, run, pool, InProcess(), counters, remote, single=True
             )
             context.warned_fallback.set()
             of_sizes = [self._recipe], [self._readable]
@@ -87,9 +89,8 @@ class SampleDecoder:
 
     def _decoded(self, draws: Indices, key: int) -> Batch:
         """Return a decoded batch."""
-        pipeline = self._pipeline
-        batch = pipeline.begin(self._numbering.plan(draws), key)
-        for error in pipeline.finish(batch).values():
+        batch, errors = self._pipeline.decode(self._numbering.plan(draws), key)
+        for error in errors.values():
             raise error
         return batch
 
@@ -121,21 +122,21 @@ class StoredImages(BatchField):
         """Return a list of images."""
         return batch.states[self].samples
 
-    def _begin(self, batch: Batch, state: Any) -> None:
+    def begin(self, batch: Batch, state: Any) -> None:
+        """See `BatchField.begin`."""
         state.samples = list(map(self._open, batch.planned.indices.tolist()))
         if self._reader is not None:
-            parts: Any = _AS_STORED, [(_AS_STORED, slice(None))]
-            batch.draw = Draw(batch.planned, batch.key, parts, state.failed, self._reader)
+            parts: Any = [(_AS_STORED, slice(None))]
+            batch.draw = Draw(
+                batch.planned, batch.key, _AS_STORED, parts, state.failed, self._reader
+            )
+            state.after(Jobs([one.reading(batch) for one in self._moved]), self._draw)
 
-    def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
-        if self._reader is not None:
-            draw: Any = batch.draw
-            widths, heights = np.array([image.size for image in state.samples], np.int32).T
-            columns = {one.name: one.column(batch) for one in self._moved}
-            for slot, why in draw.make(widths, heights, columns).items():
-                row = int(batch.planned.indices[slot])
-                state.failed[slot] = self._context.source.problem(row, why)
-        state.stage = Stage.DONE
+    def _draw(self, batch: Batch, state: Any) -> None:
+        draw: Any = batch.draw
+        widths, heights = np.array([image.size for image in state.samples], np.int32).T
+        columns = {one.name: one.column(batch) for one in self._moved}
+        draw.make(widths, heights, columns, self._context.source)
 
 
 def stored_decoder(

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
+from fastdata.errors import LEAVE_OUT, UsageError
 from fastdata.plan.draws import sample_keys
-from fastdata.transforms.geometry import ANY_SIZE, Cuts
+from fastdata.transforms.geometry import ANY_SIZE, SMALL_HINT, Cuts
 
 if TYPE_CHECKING:
     from fastdata.errors import FastdataError
     from fastdata.loading.fields.targets import TargetReader
     from fastdata.plan.schedule import Planned
-    from fastdata.storage.source import Column
+    from fastdata.storage.source import Column, Source
     from fastdata.transforms.joint import Moved
     from fastdata.transforms.recipe import Program, Recipe
 
@@ -72,12 +73,13 @@ class Draw:
         self,
         planned: Planned,
         key: int,
-        parts: tuple[Recipe, list[Part]],
-        failed: Mapping[int, FastdataError],
+        recipe: Recipe,
+        parts: list[Part],
+        failed: dict[int, FastdataError],
         reader: TargetReader | None = None,
     ) -> None:
         self._planned, self._key, self._reader = planned, key, reader
-        self.recipe, self.parts = parts
+        self.recipe, self.parts = recipe, parts
         self.failed = failed
         self.cuts: list[Cuts] = []
         self.targets: _native.Targets | None = None
@@ -99,36 +101,41 @@ class Draw:
         """Do nothing: it is drawn at once."""
 
     def make(
-        self, widths: _Sizes, heights: _Sizes, columns: Mapping[str, Column]
-    ) -> dict[int, str]:
-        """Draw all samples; return why targets cannot be used, by slot.
+        self, widths: _Sizes, heights: _Sizes, columns: Mapping[str, Column], source: Source
+    ) -> None:
+        """Draw all samples of a source; keep errors of those that that is impossible for.
 
         ``columns`` are those of targets that move. Raise FastdataError if one cannot be read.
         """
         self.widths, self.heights, self._columns = widths, heights, columns
         cuts: list[Cuts] = []
-        faults: dict[int, str] = {}
         for view, program in enumerate(self.recipe.programs):
             keys = self._keys(view)
-            if self._reader is None:
-                cuts.append(self._draw_parts(view, keys))
-                continue
-            cut, self.targets, self.moved, faults = self._move(program, (widths, heights), keys)
+            if self._reader is not None:
+                cut, self.targets, self.moved, faults = self._move(program, (widths, heights), keys)
+                for slot, why in faults.items():
+                    problem = source.problem(int(self._planned.indices[slot]), why)
+                    self.failed.setdefault(slot, problem)
+            elif len(self.parts) == 1:
+                cut = self.parts[0][0].programs[view].draw(widths, heights, keys)
+            else:
+                cut = np.empty(len(keys), _native.CUT)
+                for recipe, which in self.parts:
+                    sides = widths[which], heights[which]
+                    cut[which] = recipe.programs[view].draw(*sides, keys[which])
             cuts.append(cut)
-        self.cuts = cuts
-        return faults
+        self.take(cuts, widths, heights, source)
 
-    def take(self, cuts: list[Cuts], widths: _Sizes, heights: _Sizes) -> None:
-        """Take the geometry that the core has drawn itself."""
+    def take(self, cuts: list[Cuts], widths: _Sizes, heights: _Sizes, source: Source) -> None:
+        """Take the geometry; keep errors of images that are too small for a crop."""
         self.widths, self.heights, self.cuts = widths, heights, cuts
-
-    def too_small(self) -> Iterator[tuple[int, str]]:
-        """Yield the slots of images that are too small for a crop, with a description."""
-        slots = np.arange(len(self._planned.indices))
+        rows = self._planned.indices
         for recipe, which in self.parts:
-            for program, cuts in zip(recipe.programs, self.cuts, strict=True):
-                for at, words in program.too_small(cuts[which]).items():
-                    yield int(slots[which][at]), words
+            for program, cut in zip(recipe.programs, cuts, strict=True):
+                for at, words in program.too_small(cut[which]).items():
+                    slot = int(np.arange(len(rows))[which][at])
+                    error = too_small(source, int(rows[slot]), words)
+                    self.failed.setdefault(slot, error)
 
     def sizes(self, view: int, skipped: npt.NDArray[np.bool_] | None) -> _Sizes:
         """Return (width, height) of each result of a view, int32, (N, 2); 1 x 1 where unknown."""
@@ -196,16 +203,6 @@ class Draw:
         before = None if planned.occurrences is None else planned.occurrences[which]
         return sample_keys(self._key, planned.numbers[which], view, before)
 
-    def _draw_parts(self, view: int, keys: npt.NDArray[np.uint64]) -> Cuts:
-        widths, heights = self.widths, self.heights
-        if len(self.parts) == 1:
-            return self.parts[0][0].programs[view].draw(widths, heights, keys)
-        cuts = np.empty(len(keys), _native.CUT)
-        for recipe, which in self.parts:
-            program = recipe.programs[view]
-            cuts[which] = program.draw(widths[which], heights[which], keys[which])
-        return cuts
-
     def _move(
         self,
         program: Program,
@@ -213,10 +210,16 @@ class Draw:
         keys: npt.NDArray[np.uint64],
         which: slice = slice(None),
     ) -> tuple[Cuts, _native.Targets, Moved, dict[int, str]]:
-        """Draw samples and move their boxes and points; see `make` for the last result."""
+        """Draw samples and move their boxes and points; return why some cannot be used, too."""
         reader: Any = self._reader
         columns = {name: column[which] for name, column in self._columns.items()}
         columns, faults = reader.sound(columns)
         targets = reader.native(columns, *sides)
         cuts, moved = program.move(targets, keys)
         return cuts, targets, moved, faults
+
+
+def too_small(source: Source, row: int, words: str) -> UsageError:
+    """Return the error for a sample that a crop does not fit into."""
+    what = source.problem(row, f"it has {words}").what
+    return UsageError(what, f"{SMALL_HINT} Or {LEAVE_OUT}")

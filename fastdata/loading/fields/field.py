@@ -1,12 +1,11 @@
-"""Protocol of a batch's fields, and what they share: the batch, its stages and the resources."""
+"""Protocol of a batch's fields, and what they share: the batch, its states and the resources."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor, wait
 from dataclasses import dataclass, field
-from enum import IntEnum
 from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,12 +14,11 @@ import numpy.typing as npt
 from torch.utils.data import default_collate
 
 from fastdata.errors import FastdataError, without_frames
-from fastdata.executors import Waitable, await_done
-from fastdata.remote.ranges import attach_fetched, raise_outage
-from fastdata.storage.field_source import MissingError
+from fastdata.executors import Waitable
+from fastdata.remote.ranges import attach_fetched
 
 if TYPE_CHECKING:
-    from fastdata.decode.engine import Engine
+    from fastdata import _native
     from fastdata.loading.fields.buffers import BufferPool
     from fastdata.loading.fields.draw import Draw
     from fastdata.loading.fields.readable import Readable
@@ -28,18 +26,6 @@ if TYPE_CHECKING:
     from fastdata.plan.schedule import Planned
     from fastdata.remote.prefetch import RemotePass
     from fastdata.storage.source import BlobColumn, Source
-
-
-class Stage(IntEnum):
-    """Stages of a field of a batch, in their order; a field skips those that it does not need."""
-
-    FETCHING = 0  # its bytes or values are read, from a server or from the index
-    PROBING = 1  # sizes are read from files
-    DRAWING = 2  # the geometry of the images that it follows is not drawn yet
-    READING = 3  # bytes are read for a decoder other than the core
-    DECODING = 4  # threads of the core read, decode or paint
-    ALONE = 5  # single samples are decoded by Python threads; `BatchField.finish` collects them
-    DONE = 6
 
 
 class Job(Waitable, Protocol):
@@ -87,7 +73,7 @@ class Context:
     Attributes:
         readable: The dataset.
         source: Its opened source.
-        engine: Decode threads; None: the consumer's thread does their work.
+        start: Starts work of the core, in decode threads or in the consumer's.
         pool: Memory of the first images; other fields take pools of their own from it.
         helpers: Threads that decode what the core declines.
         counters: Statistics of the pass.
@@ -100,7 +86,7 @@ class Context:
 
     readable: Readable
     source: Source
-    engine: Engine | None
+    start: Callable[[_native.Work], None]
     pool: BufferPool
     helpers: Executor
     counters: Counters
@@ -108,14 +94,6 @@ class Context:
     single: bool = False
     as_torch: bool = False
     warned_fallback: Event = field(default_factory=Event)
-
-    def start(self, job: Any) -> Any:
-        """Start work of the core, in its decode threads or in this one; return it."""
-        if self.engine is None:
-            job.run()
-        else:
-            self.engine.work(job)
-        return job
 
     def collate(self, values: list[Any]) -> Any:
         """Return values as torch collates them in samples."""
@@ -129,44 +107,53 @@ class FieldState:
     """State of one field of a batch.
 
     Attributes:
-        job: The work of the stage; None if there is nothing to wait for.
+        step: What follows ``job``, called with the batch and this; None once all is done.
+        job: Work to wait for before that; None if there is none.
+        in_turn: Whether the step waits for the batch's turn.
         failed: Errors of samples, by their slot in the batch.
-        error: Error of the batch as a whole, which `BatchField.finish` raises.
+        error: Error of the batch as a whole, which is raised in its turn.
         lacking: Slots of samples that lack an image of this field.
         samples: The value of each sample, once one was asked for.
     """
 
-    stage: Stage = Stage.FETCHING
+    step: Callable[[Batch, Any], None] | None
     job: Job | None = None
+    in_turn: bool = False
     failed: dict[int, FastdataError] = field(default_factory=dict)
     error: FastdataError | None = None
     lacking: set[int] = field(default_factory=set)
     samples: list[Any] | None = None
 
+    def after(
+        self, job: Job | None, step: Callable[[Batch, Any], None], *, in_turn: bool = False
+    ) -> None:
+        """Do a step once a job is done, or in the batch's turn if that is later."""
+        self.job, self.step, self.in_turn = job, step, in_turn
+
     def fail(self, error: FastdataError) -> None:
-        """Keep the error for the batch's turn, when `BatchField.finish` raises it."""
-        self.error, self.stage, self.job = without_frames(error), Stage.DONE, None
+        """Keep the error of the batch as a whole for its turn."""
+        self.error, self.step, self.job = without_frames(error), None, None
 
 
-@dataclass(eq=False)
 class Batch:
     """Batch under way.
 
     Attributes:
         planned: Its samples.
         key: Key of the epoch's random numbers.
-        states: State of each field.
+        states: State of each field; each begins with `BatchField.begin`.
         columns: Columns that were read with the rows of its images.
         draw: Geometry of its images, which other fields follow; None without images.
-        advancing: The fields that `BatchField.advance` may start stages of.
+        deadline: When to raise TimeoutError, by `time.monotonic`; None for never.
     """
 
-    planned: Planned
-    key: int
-    states: dict[BatchField, Any] = field(default_factory=dict)
-    columns: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     draw: Draw | None = None
-    advancing: list[BatchField] = field(default_factory=list)
+    deadline: float | None = None
+
+    def __init__(self, planned: Planned, key: int, fields: Iterable[BatchField] = ()) -> None:
+        self.planned, self.key = planned, key
+        self.states: dict[BatchField, Any] = {one: one.state_type(one.begin) for one in fields}
+        self.columns: dict[str, npt.NDArray[np.int64]] = {}
 
     def __len__(self) -> int:
         return len(self.planned.indices)
@@ -177,79 +164,33 @@ class BatchField(ABC):
 
     A `Pipeline` calls it in the consumer's thread, for each batch in this order:
 
-    1. `begin`, once: start what needs no other field.
-    2. `advance`, any number of times: start each next stage whose turn has come; never wait.
-    3. `finish`, once: wait, and return the errors of samples. It does not return before `finish`
-       of the fields before it in the pipeline.
-    4. `clear` or `patch`, for bad samples.
-    5. `deliver`, or `value` for each sample.
+    1. `begin`: start what needs no other field. It names the next step and the job that this
+       follows (`FieldState.after`), and so does each step. A step never waits, unless it is to be
+       done in the batch's turn: then those of the fields before it in the pipeline are done.
+    2. `clear` or `patch`, for bad samples.
+    3. `deliver`, or `value` for each sample.
 
-    `begin` and `advance` keep FastdataErrors of the batch as a whole for `finish`. `cancel` may be
-    called from any thread, at any time. A subclass implements `_begin` and `_proceed`, if it has
-    stages, `deliver`, and `_values` or `value`.
+    FastdataErrors of `begin` and of steps are of the batch as a whole. `cancel` may be called from
+    any thread, at any time. A subclass implements `begin` and its steps, if it has any, `deliver`,
+    and `_values` or `value`.
     """
 
     #: Whether delivered tensors already are where the images are.
     in_place = False
-    _state_type = FieldState
+    state_type = FieldState
 
     def __init__(self, name: str, context: Context) -> None:
         self.name, self._context = name, context
 
-    def begin(self, batch: Batch) -> None:
-        """Start to read the field's values of a batch."""
-        state = batch.states[self] = self._state_type()
-        try:
-            self._begin(batch, state)
-        except FastdataError as error:
-            state.fail(error)
-
-    def advance(self, batch: Batch) -> bool:
-        """Start the next stage, if the work of the stage before it is done.
-
-        Return whether a later call may start another.
-        """
-        state = batch.states[self]
-        job = state.job
-        if job is not None and not job.done():
-            return True
-        try:
-            # Work that this starts may be done at once, and is left to the next call: later stages
-            # of batches start in the batches' order.
-            while state.stage < Stage.ALONE and state.job is job:
-                state.job = None
-                self._proceed(batch, state, job)
-                job = None
-        except FastdataError as error:
-            state.fail(error)
-        return state.stage < Stage.ALONE  # type: ignore[no-any-return]
+    def begin(self, batch: Batch, state: Any) -> None:  # noqa: B027, some need nothing
+        """Start to make the field's values of a batch."""
 
     def ready(self, batch: Batch) -> bool:
-        """Return whether `finish` would return at once, as of the last `advance`."""
+        """Return whether no step waits for a job."""
         state = batch.states[self]
-        waits = state.job is not None and not state.job.done()
-        return state.stage is Stage.DONE or (state.stage is Stage.ALONE and not waits)
-
-    def finish(self, batch: Batch, deadline: float | None = None) -> dict[int, FastdataError]:
-        """Wait for the values; return errors of samples that have none, by slot.
-
-        Raise TimeoutError after the deadline, by `time.monotonic`; DatasetError if the index is
-        damaged; OutageError if the server has not answered for too long.
-        """
-        state = batch.states[self]
-        if state.error is not None:
-            raise state.error
-        while state.stage is not Stage.DONE:
-            if state.job is not None:
-                await_done(state.job, deadline)
-            job, state.job = state.job, None
-            self._proceed(batch, state, job)
-        raise_outage(state.failed)
-        if self._context.single and self.name != "image":
-            missing = {slot for slot, error in state.failed.items() if type(error) is MissingError}
-            state.lacking = missing
-            return {slot: state.failed[slot] for slot in state.failed.keys() - missing}
-        return state.failed  # type: ignore[no-any-return]
+        if state.step is None:
+            return True
+        return state.in_turn and (state.job is None or state.job.done())
 
     @abstractmethod
     def deliver(self, batch: Batch) -> Any:
@@ -283,17 +224,6 @@ class BatchField(ABC):
     def close(self) -> None:  # noqa: B027, most have nothing to free
         """Free resources; all batches were finished or cancelled."""
 
-    def _begin(self, batch: Batch, state: Any) -> None:
-        """Start the first stage of a batch; by default, there is none."""
-        state.stage = Stage.DONE
-
-    def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
-        """End the state's stage, whose job is done, and start the next one.
-
-        Leave the stage `Stage.ALONE` in `finish` only.
-        """
-        raise NotImplementedError
-
     def _values(self, batch: Batch) -> list[Any]:
         """Return the value of each sample of a finished batch."""
         raise NotImplementedError
@@ -301,9 +231,13 @@ class BatchField(ABC):
 
 @dataclass(eq=False)
 class EncodedState(FieldState):
-    """State of a field whose values are encoded bytes; ``blobs`` say where these lie."""
+    """State of a field whose values are encoded bytes.
+
+    ``blobs`` say where these lie; ``fetch`` is the request of remote ones, until they are taken.
+    """
 
     blobs: BlobColumn = None  # type: ignore[assignment]
+    fetch: Any = None
 
 
 class EncodedField(BatchField):
@@ -315,29 +249,22 @@ class EncodedField(BatchField):
         # Fetching has checked remote bytes.
         self._check = source.capabilities.local or source.capabilities.partly_local
 
-    def _gather(self, batch: Batch, state: Any, columns: Collection[str] = ()) -> None:
-        """Look up a batch's blobs, and columns of the same index; start to fetch remote ones."""
+    def _gather(self, batch: Batch, state: Any) -> None:
+        """Look up a batch's blobs; start to fetch remote ones."""
         planned, remote = batch.planned, self._context.remote
-        state.blobs = None if remote is None else remote.blobs(planned.draws, self.name)
-        names = [*(["image"] if state.blobs is None else []), *columns]
-        if names:
-            rows = self._source.gather(planned.indices, names)
-            state.blobs = rows.blobs.get("image", state.blobs)
-            batch.columns.update(rows.columns)
-        if remote is not None:
-            state.job = remote.fetch(state.blobs.extents, planned.draws, self.name)
+        if remote is None:
+            state.blobs = self._source.gather(planned.indices).blobs["image"]
+        else:
+            state.blobs, state.fetch = remote.fetch(planned.draws, self.name)
 
-    def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
-        if job is not None:
-            rows = batch.planned.indices
-            state.failed |= attach_fetched(job.take(), state.blobs.extents, self._source, rows)
-        self._begin_reading(batch, state)
+    def _attach(self, batch: Batch, state: Any) -> None:
+        """Attach fetched bytes to their extents; keep the errors of other samples."""
+        if state.fetch is not None:
+            rows, extents = batch.planned.indices, state.blobs.extents
+            state.failed |= attach_fetched(state.fetch.take(), extents, self._source, rows)
+            state.fetch = None
 
     def _fail(self, batch: Batch, slot: int, detail: str, code: str = "") -> None:
         """Keep the error of a sample, which `Source.problem` makes, unless it has one."""
         error = self._source.problem(int(batch.planned.indices[slot]), detail, code)
         batch.states[self].failed.setdefault(slot, error)
-
-    @abstractmethod
-    def _begin_reading(self, batch: Batch, state: Any) -> None:
-        """Start the stage after `Stage.FETCHING`."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +13,11 @@ from PIL import Image
 
 from fastdata import _native
 from fastdata.decode.decoders import NATIVE, PILLOW
-from fastdata.decode.engine import PendingBatch, ReadOptions
-from fastdata.decode.fallback import FallbackStep, Outcome, Verdict, decode_alone
+from fastdata.decode.fallback import FallbackStep, Outcome, Verdict
 from fastdata.decode.jpeg import jpeg_info
 from fastdata.decode.pillow import describe_kind
 from fastdata.errors import FallbackWarning, SampleError, warn
-from fastdata.loading.fields.alone import DeclinedSample, too_small
+from fastdata.loading.fields.alone import DeclinedSample
 from fastdata.loading.fields.columns import ColumnField
 from fastdata.loading.fields.draw import Draw, Part
 from fastdata.loading.fields.field import (
@@ -28,7 +27,6 @@ from fastdata.loading.fields.field import (
     EncodedState,
     Futures,
     Jobs,
-    Stage,
 )
 from fastdata.plan.draws import child, sample_keys
 from fastdata.remote.ranges import Fetches
@@ -46,8 +44,7 @@ from fastdata.transforms.geometry import ANY_SIZE
 if TYPE_CHECKING:
     from fastdata.loading.fields.buffers import BatchMemory
     from fastdata.loading.fields.targets import TargetReader
-    from fastdata.plan.schedule import Indices, Numbering, Planned
-    from fastdata.storage.source import Column
+    from fastdata.plan.schedule import Indices, Numbering
     from fastdata.transforms.recipe import Recipe
 
 #: If more than one of so many samples is declined, later batches are gathered before they are
@@ -63,7 +60,7 @@ class ImageState(EncodedState):
         draw: Their geometry.
         views: Memory of each view.
         rows: Rows that decode threads look up, until they have.
-        pending: Batches of the core under way.
+        pending: Jobs of the core under way.
         alone: Samples that Python threads decode, by slot.
         tensors: Views of each view's memory, by sample, once one was asked for.
     """
@@ -71,7 +68,7 @@ class ImageState(EncodedState):
     draw: Draw = None  # type: ignore[assignment]
     views: list[BatchMemory] = field(default_factory=list)
     rows: _native.Rows | None = None
-    pending: list[PendingBatch] = field(default_factory=list)
+    pending: list[_native.DecodeJob] = field(default_factory=list)
     alone: dict[int, Future[Outcome]] = field(default_factory=dict)
     tensors: list[list[Any]] = field(default_factory=list)
 
@@ -91,7 +88,7 @@ class ImageField(EncodedField):
     #: Whether the consumer gathers rows before they are decoded, even if decode threads could look
     #: them up. Set once many samples of a batch are declined.
     gathers_first = False
-    _state_type = ImageState
+    state_type = ImageState
 
     def __init__(
         self,
@@ -174,25 +171,34 @@ class ImageField(EncodedField):
             Jobs(state.pending).cancel()
             Futures(state.alone.values()).cancel()
 
-    def _begin(self, batch: Batch, state: Any) -> None:
-        planned = batch.planned
+    def begin(self, batch: Batch, state: Any) -> None:
+        """See `BatchField.begin`. Decode threads look rows up, or they are gathered."""
+        planned, remote = batch.planned, self._context.remote
         recipe = self._recipes[planned.size if len(self._recipes) > 1 else 0]
-        parts = recipe, self._parts(recipe, planned)
-        state.draw = Draw(planned, batch.key, parts, state.failed, self._reader)
+        parts: list[Part] = [(recipe, slice(None))]
+        if recipe.parts:
+            places = self._context.readable.part_of(planned.indices)
+            parts = [(recipe.parts[at], places == at) for at in np.unique(places).tolist()]
+        state.draw = Draw(planned, batch.key, recipe, parts, state.failed, self._reader)
         if self.name == "image":
             batch.draw = state.draw
         if (table := self._table_for(recipe)) is not None:
-            self._begin_rows(batch, state, table)
+            most = self._context.readable.limits.pixels or 0
+            of_rows = planned.indices, planned.numbers, planned.occurrences
+            state.rows = table.rows(*of_rows, most)
+            self._decode(batch, state)
             return
-        self._gather(batch, state, self._columns)
+        if remote is None:
+            rows = self._source.gather(planned.indices, ("image", *self._columns))
+            state.blobs, columns = rows.blobs["image"], rows.columns
+        else:
+            state.blobs, state.fetch = remote.fetch(planned.draws, self.name)
+            columns = self._source.gather(planned.indices, self._columns).columns
+        batch.columns.update(columns)
         self._context.counters.seekable += int(np.count_nonzero(state.blobs.extents.seekable))
-
-    def _parts(self, recipe: Recipe, planned: Planned) -> list[Part]:
-        """Return each recipe that a batch needs, and which of its samples."""
-        if not recipe.parts:
-            return [(recipe, slice(None))]
-        parts = self._context.readable.part_of(planned.indices)
-        return [(recipe.parts[part], parts == part) for part in np.unique(parts).tolist()]
+        reading = [one.reading(batch) for one in self._moved]
+        waits = [one for one in (state.fetch, *reading) if one is not None and not one.done()]
+        state.after(Jobs(waits) if waits else None, self._draw)
 
     def _table_for(self, recipe: Recipe) -> ExtentTable | None:
         """Return the index in which decode threads look up the rows of a batch, if they can."""
@@ -201,53 +207,29 @@ class ImageField(EncodedField):
         # Memory for images of several sizes is known once their crops are drawn.
         return self._table if all(one.one_size for one in recipe.programs) else None
 
-    def _begin_rows(self, batch: Batch, state: ImageState, table: ExtentTable) -> None:
-        """Start a batch whose rows the decode threads look up, and whose crops they draw."""
-        planned, most = batch.planned, self._context.readable.limits.pixels or 0
-        state.rows = table.rows(planned.indices, planned.numbers, planned.occurrences, most)
-        views = []
-        for view, program in enumerate(state.draw.recipe.programs):
-            memory = self._memory(batch, state, view)
-            state.views.append(memory)
-            key = child(batch.key, view)
-            views.append(_native.Rendering(memory.array, key=key, **program.batch_options()))
-        self._submit(state, state.rows, views)
-
-    def _begin_reading(self, batch: Batch, state: ImageState) -> None:
-        """Probe sizes, or decode: the bytes can be read."""
+    def _draw(self, batch: Batch, state: ImageState) -> None:
+        """Draw the crops, once sizes are known, and decode the samples for which that succeeds."""
+        self._attach(batch, state)
         # Faster than numpy's all() and any(), which are Python.
-        if np.count_nonzero(state.blobs.widths) == len(batch):
-            self._refuse_large(batch, state)
-            self._begin_drawing(batch, state)
-        else:
-            state.stage = Stage.PROBING
-            state.job = self._context.start(_native.ProbeJob(state.blobs.extents))
+        if np.count_nonzero(state.blobs.widths) < len(batch):
+            probe = _native.ProbeJob(state.blobs.extents)
+            self._context.start(probe)
+            state.after(probe, self._take_probed)
+            return
+        self._refuse_large(batch, state)
+        columns = {one.name: one.column(batch) for one in self._moved}
+        state.draw.make(state.blobs.widths, state.blobs.heights, columns, self._source)
+        skip = None
+        if state.failed or np.count_nonzero(state.blobs.pillow):
+            skip = state.blobs.pillow.copy()
+            skip[list(state.failed)] = True
+        self._decode(batch, state, skip)
+        if skip is not None:
+            self._decode_alone(batch, state, np.flatnonzero(skip).tolist())
 
-    def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
-        if state.stage is Stage.FETCHING:
-            super()._proceed(batch, state, job)
-        elif state.stage is Stage.PROBING:
-            self._take_probed(batch, state, job)
-            self._begin_drawing(batch, state)
-        elif state.stage is Stage.DECODING:
-            for pending in state.pending:
-                self._collect(batch, state, pending)
-            state.pending.clear()
-            state.stage = Stage.ALONE
-            state.job = Futures(state.alone.values()) if state.alone else None
-        else:
-            self._take_alone(batch, state)
-            state.draw.settle()
-            decoded = None
-            if state.alone or state.failed:
-                decoded = np.ones(len(batch), np.bool_)
-                decoded[[*state.alone, *state.failed]] = False
-            self._count(state, decoded)
-            state.stage = Stage.DONE
-
-    def _take_probed(self, batch: Batch, state: ImageState, probe: _native.ProbeJob) -> None:
-        """Take the sizes and encodings that were read from files."""
-        blobs, rows = state.blobs, batch.planned.indices
+    def _take_probed(self, batch: Batch, state: ImageState) -> None:
+        """Take the sizes and encodings that were read from files; then draw."""
+        blobs, rows, probe = state.blobs, batch.planned.indices, cast(Any, state.job)
         # Keep the sizes that were known.
         widths, heights = blobs.widths.copy(), blobs.heights.copy()
         encodings = blobs.encodings.copy()
@@ -262,16 +244,16 @@ class ImageField(EncodedField):
             elif not widths[slot]:
                 pillow[slot] = True
                 self._source.declined(int(rows[slot]), code)
+        unknown = np.flatnonzero(widths == 0)
+        known = np.setdiff1d(new, [*unknown.tolist(), *state.failed])
+        # A crop needs some size; it is drawn again once Pillow has read the real one.
+        widths[unknown] = heights[unknown] = ANY_SIZE
         state.blobs = BlobColumn(
             blobs.extents, widths=widths, heights=heights, pillow=pillow, encodings=encodings
         )
-        self._refuse_large(batch, state)
-        unknown = np.flatnonzero(widths == 0)
-        # A crop needs some size; it is drawn again once Pillow has read the real one.
-        widths[unknown] = heights[unknown] = ANY_SIZE
-        known = np.setdiff1d(new, [*unknown.tolist(), *state.failed])
         properties = widths, heights, encodings, blobs.extents.orientations
         self._source.resized(rows[known], Measured(*(values[known] for values in properties)))
+        self._draw(batch, state)
 
     def _refuse_large(self, batch: Batch, state: ImageState) -> None:
         """Fail the samples beyond the limit of pixels."""
@@ -280,6 +262,7 @@ class ImageField(EncodedField):
             return
         widths, heights = state.blobs.widths, state.blobs.heights
         pixels = np.multiply(widths, heights, dtype=np.int64)
+        pixels[(widths == ANY_SIZE) & (heights == ANY_SIZE)] = 0  # not known
         for slot in np.flatnonzero(pixels > limits.pixels).tolist():
             try:
                 limits.check_size(int(widths[slot]), int(heights[slot]))
@@ -287,111 +270,93 @@ class ImageField(EncodedField):
                 problem = self._source.problem(int(batch.planned.indices[slot]), f"it {error.what}")
                 state.failed.setdefault(slot, SampleError(problem.what, error.hint))
 
-    def _refuse_small(self, batch: Batch, state: ImageState) -> None:
-        """Fail the samples that are too small for a crop."""
-        for slot, words in state.draw.too_small():
-            error = too_small(self._source, int(batch.planned.indices[slot]), words)
-            state.failed.setdefault(slot, error)
-
-    def _begin_drawing(self, batch: Batch, state: ImageState) -> None:
-        """Draw the crops, and decode the samples for which that succeeds."""
-        columns: Mapping[str, Column] = {one.name: one.column(batch) for one in self._moved}
-        faults = state.draw.make(state.blobs.widths, state.blobs.heights, columns)
-        for slot, why in faults.items():
-            self._fail(batch, slot, why)
-        self._refuse_small(batch, state)
-        slow = np.zeros(len(batch), np.bool_)
-        slow[list(state.failed)] = True
-        self._begin_decoding(batch, state, slow | state.blobs.pillow)
-
-    def _begin_decoding(self, batch: Batch, state: ImageState, slow: npt.NDArray[np.bool_]) -> None:
-        """Start to decode; the core skips ``slow`` samples, which failed or need other decoders."""
-        state.stage, state.job = Stage.DECODING, Jobs(state.pending)
-        for view in range(len(state.draw.cuts)):
-            state.views.append(self._memory(batch, state, view, slow))
-        skip = slow.view(np.uint8) if np.count_nonzero(slow) else None
-        self._decode_by_core(state, skip)
-        if skip is not None:
-            self._decode_alone(batch, state, np.flatnonzero(slow).tolist())
-
     def _memory(
-        self,
-        batch: Batch,
-        state: ImageState,
-        view: int,
-        slow: npt.NDArray[np.bool_] | None = None,
+        self, batch: Batch, state: ImageState, view: int, skip: npt.NDArray[np.bool_] | None
     ) -> BatchMemory:
-        """Return memory for one view of a batch; ``slow`` as of `_begin_decoding`."""
+        """Return memory for one view of a batch; ``skip`` as of `_decode`."""
         program = state.draw.recipe.programs[view]
         form = program.output.dtype, program.output.channels_last, program.output.channels
         if program.one_size:
             return self._pool.batch(view, len(batch), program.size, *form)
-        return self._pool.images(view, state.draw.sizes(view, slow), *form)
+        return self._pool.images(view, state.draw.sizes(view, skip), *form)
 
-    def _decode_by_core(self, state: ImageState, skip: npt.NDArray[np.uint8] | None) -> None:
-        """Start to decode all views of the samples that are not skipped."""
-        for recipe, which in state.draw.parts:
+    def _decode(
+        self, batch: Batch, state: ImageState, skip: npt.NDArray[np.bool_] | None = None
+    ) -> None:
+        """Start to decode all views of the samples that are not skipped.
+
+        Decode threads draw the samples that they look up.
+        """
+        draw, rows = state.draw, state.rows
+        if not state.views:
+            views = range(len(draw.recipe.programs))
+            state.views = [self._memory(batch, state, view, skip) for view in views]
+        for recipe, which in draw.parts:
             skipped = skip
             if not isinstance(which, slice):
-                skipped = (~which).view(np.uint8) if skip is None else skip | ~which
-            views = [
-                _native.Rendering(
-                    memory.array,
-                    cuts=cuts,
-                    targets=state.draw.targets,
-                    **program.batch_options(),
-                )
-                for memory, cuts, program in zip(
-                    state.views, state.draw.cuts, recipe.programs, strict=True
-                )
-            ]
-            self._submit(state, state.blobs.extents, views, skipped)
+                skipped = ~which if skip is None else skip | ~which
+            renderings = []
+            for view, program in enumerate(recipe.programs):
+                how: dict[str, Any] = program.batch_options()
+                if rows is not None:
+                    how["key"] = child(batch.key, view)
+                else:
+                    how.update(cuts=draw.cuts[view], targets=draw.targets)
+                renderings.append(_native.Rendering(state.views[view].array, **how))
+            job = _native.DecodeJob(
+                state.blobs.extents if rows is None else rows,
+                renderings,
+                skip=skipped,
+                stride=self._source.capabilities.stride,
+                check=self._check,
+                max_scans=self._context.readable.limits.most_scans,
+            )
+            self._context.start(job)
+            state.pending.append(job)
+        one = len(state.pending) == 1
+        state.after(state.pending[0] if one else Jobs(state.pending), self._collect)
 
-    def _submit(
-        self,
-        state: ImageState,
-        samples: _native.Extents | _native.Rows,
-        views: Sequence[_native.Rendering],
-        skip: npt.NDArray[np.uint8] | None = None,
-    ) -> None:
-        """Start to decode to some views."""
-        stride, scans = self._source.capabilities.stride, self._context.readable.limits.scans
-        reading = ReadOptions(skip=skip, stride=stride, check=self._check, scans=scans)
-        pending = PendingBatch(samples, views, reading, fallback="never")
-        state.pending.append(pending)
-        state.stage = Stage.DECODING
-        state.job = pending if len(state.pending) == 1 else Jobs(state.pending)
-        if self._context.engine is None:
-            pending.run()
-        else:
-            self._context.engine.begin(pending)
+    def _collect(self, batch: Batch, state: ImageState) -> None:
+        """Collect finished jobs: counts, seek points, and failures, which go to other decoders."""
+        counters = self._context.counters
+        for job in state.pending:
+            failures, tables, *work = job.collect()
+            counters.add_work(*work)
+            if tables:
+                counters.built += len(tables)
+                indices = batch.planned.indices
+                built = [(int(indices[slot]), Stamped(*table)) for slot, *table in tables]
+                self._source.built(built)
+            if state.rows is not None:
+                self._take_rows(batch, state, job, len(failures))
+            for slot, *failure in failures:
+                if slot in state.failed:
+                    continue
+                verdict = Verdict(*failure)
+                if verdict.code in NOT_NATIVE and state.blobs.pillow[slot]:
+                    verdict = (
+                        Verdict()
+                    )  # the index says so: the image's own kind explains it better
+                if verdict.step() is FallbackStep.FAIL:
+                    self._fail(batch, slot, verdict.detail, verdict.code)
+                elif slot not in state.alone:
+                    self._decode_alone(batch, state, [slot], verdict)
+        state.pending.clear()
+        alone = Futures(state.alone.values()) if state.alone else None
+        state.after(alone, self._finish, in_turn=True)
 
-    def _collect(self, batch: Batch, state: ImageState, pending: PendingBatch) -> None:
-        """Collect a finished job: its counts, seek points and failures."""
-        done, counters = pending.collect(), self._context.counters
-        counters.add_work(done.read_seconds, done.decode_seconds, done.bytes_read)
-        if done.built:
-            counters.built += len(done.built)
-            built = [
-                (int(batch.planned.indices[slot]), Stamped(table, size, mtime_ns))
-                for slot, table, size, mtime_ns in done.built
-            ]
-            self._source.built(built)
-        if state.rows is not None:
-            self._take_rows(batch, state, pending, len(done.failures))
-        for slot, code, detail, offset in done.failures:
-            if slot in state.failed:
-                continue
-            verdict = Verdict(code, detail, offset)
-            if verdict.code in NOT_NATIVE and state.blobs.pillow[slot]:
-                verdict = Verdict()  # the index says so: the image's own kind explains it better
-            if verdict.step() is FallbackStep.FAIL:
-                self._fail(batch, slot, verdict.detail, verdict.code)
-            elif slot not in state.alone:
-                self._decode_alone(batch, state, [slot], verdict)
+    def _finish(self, batch: Batch, state: ImageState) -> None:
+        """Take the samples that were decoded alone; count all."""
+        decoded = None
+        if state.alone or state.failed:
+            self._take_alone(batch, state)
+            state.draw.settle()
+            decoded = np.ones(len(batch), np.bool_)
+            decoded[[*state.alone, *state.failed]] = False
+        self._count(state, decoded)
 
     def _take_rows(
-        self, batch: Batch, state: ImageState, pending: PendingBatch, failures: int
+        self, batch: Batch, state: ImageState, job: _native.DecodeJob, failures: int
     ) -> None:
         """Take the rows that decode threads looked up; fail those that no decoder can crop."""
         rows, state.rows = state.rows, None
@@ -406,10 +371,9 @@ class ImageField(EncodedField):
             return
         if failures * _FEW > len(batch):
             self.gathers_first = True
-        cuts = [pending.cuts(view) for view in range(len(state.views))]
-        state.draw.take(cuts, blobs.widths, blobs.heights)
+        cuts = [job.cuts(view) for view in range(len(state.views))]
         self._refuse_large(batch, state)
-        self._refuse_small(batch, state)
+        state.draw.take(cuts, blobs.widths, blobs.heights, self._source)
 
     def _decode_alone(
         self, batch: Batch, state: ImageState, slots: Iterable[int], verdict: Verdict | None = None
@@ -423,18 +387,12 @@ class ImageField(EncodedField):
             row, data = int(batch.planned.indices[slot]), None
             if fetched and source.is_fetched(row) and not extents.is_partial(slot):
                 data = extents.read(slot, check=False)  # else it is fetched again, whole
+            limits = self._context.readable.limits
             sample = DeclinedSample(
-                source,
-                row,
-                self._context.readable.limits,
-                slot,
-                state.draw,
-                state.views,
-                extents,
-                data,
+                source, row, limits, slot, state.draw, state.views, extents, data
             )
-            task: Callable[..., Outcome] = decode_alone
-            state.alone[slot] = self._context.helpers.submit(task, sample, verdict or Verdict())
+            decode = self._context.helpers.submit(sample.decode, verdict or Verdict())
+            state.alone[slot] = decode
 
     def _take_alone(self, batch: Batch, state: ImageState) -> None:
         """Take the outcomes of samples that were decoded alone; warn of the first by Pillow."""

@@ -21,7 +21,7 @@ from fastdata.loading.fields.field import (
     EncodedField,
     EncodedState,
     Futures,
-    Stage,
+    Jobs,
 )
 from fastdata.text import human_size
 from fastdata.transforms.forms import MASK_FILTER
@@ -61,14 +61,13 @@ class MaskState(EncodedState):
     tasks: dict[int, Future[_Mask]] = field(default_factory=dict)
     masks: list[npt.NDArray[Any] | None] = field(default_factory=list)
     memory: torch.Tensor | None = None
-    again: bool = False
 
 
 class MaskField(EncodedField):
     """Field of masks, which Python threads decode and move as their images."""
 
     in_place = True
-    _state_type = MaskState
+    state_type = MaskState
 
     def __init__(self, name: str, context: Context, source: Source, reader: TargetReader) -> None:
         super().__init__(name, context, source)
@@ -105,35 +104,17 @@ class MaskField(EncodedField):
             state.masks[slot] = theirs.masks[at]
             state.sizes[slot] = theirs.sizes[at]
 
-    def _begin(self, batch: Batch, state: Any) -> None:
-        if self._context.remote is None:
-            state.stage, state.job = Stage.DRAWING, batch.draw
-        else:
+    def begin(self, batch: Batch, state: Any) -> None:
+        """See `BatchField.begin`."""
+        waits: list[Any] = [batch.draw]
+        if self._context.remote is not None:
             self._gather(batch, state)
-
-    def _begin_reading(self, batch: Batch, state: Any) -> None:
-        state.stage, state.job = Stage.DRAWING, batch.draw
-
-    def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
-        if state.stage is Stage.FETCHING:
-            super()._proceed(batch, state, job)
-        elif state.stage is Stage.DRAWING:
-            self._begin_decoding(batch, state)
-        elif not state.again:
-            self._decode_again(batch, state)
-        else:
-            state.masks = [None] * len(batch)
-            for slot, task in state.tasks.items():
-                mask = task.result()
-                state.masks[slot] = mask.values
-                if mask.error is not None:
-                    state.failed[slot] = mask.error
-                else:
-                    self._context.counters.count(mask.kind, mask.decoder)
-            state.stage = Stage.DONE
+            waits.append(state.fetch)
+        state.after(Jobs(waits), self._begin_decoding)
 
     def _begin_decoding(self, batch: Batch, state: MaskState) -> None:
         """Start to decode: the geometry of their images is drawn."""
+        self._attach(batch, state)
         draw: Any = batch.draw
         state.sizes = draw.moved.sizes.copy()
         # The helpers convert masks: eight bytes a pixel, as losses want, would keep the consumer.
@@ -144,7 +125,7 @@ class MaskField(EncodedField):
         for slot in np.flatnonzero(known).tolist():
             if slot not in state.failed and slot not in draw.failed:
                 self._submit(batch, state, slot)
-        state.stage, state.job = Stage.ALONE, Futures(state.tasks.values())
+        state.after(Futures(state.tasks.values()), self._decode_again, in_turn=True)
 
     def _decode_again(self, batch: Batch, state: MaskState) -> None:
         """Start to decode the masks of images whose size was not known, or another one."""
@@ -153,7 +134,17 @@ class MaskField(EncodedField):
             if slot not in state.failed and slot not in draw.failed:
                 state.sizes[slot] = drawn.moved.sizes[0]
                 self._submit(batch, state, slot)
-        state.again, state.job = True, Futures(state.tasks.values())
+        state.after(Futures(state.tasks.values()), self._take, in_turn=True)
+
+    def _take(self, batch: Batch, state: MaskState) -> None:
+        state.masks = [None] * len(batch)
+        for slot, task in state.tasks.items():
+            mask = task.result()
+            state.masks[slot] = mask.values
+            if mask.error is not None:
+                state.failed[slot] = mask.error
+            else:
+                self._context.counters.count(mask.kind, mask.decoder)
 
     def _submit(self, batch: Batch, state: MaskState, slot: int) -> None:
         row, drawn = int(batch.planned.indices[slot]), batch.draw.of(slot)  # type: ignore[union-attr]

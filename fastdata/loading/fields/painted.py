@@ -12,7 +12,7 @@ import torch
 
 from fastdata.device.ragged import Ragged
 from fastdata.loading.fields.columns import ColumnField
-from fastdata.loading.fields.field import Batch, BatchField, Context, FieldState, Jobs, Stage
+from fastdata.loading.fields.field import Batch, BatchField, Context, FieldState, Jobs
 from fastdata.loading.fields.outlines import HINT, OutlinePainter, Painting
 from fastdata.storage.arrow import as_arrow
 from fastdata.transforms.geometry import ANY_SIZE
@@ -45,7 +45,7 @@ class OutlineField(BatchField):
         reader: Reader of the targets.
     """
 
-    _state_type = OutlineState
+    state_type = OutlineState
 
     def __init__(
         self, name: str, context: Context, columns: Sequence[ColumnField], reader: TargetReader
@@ -82,21 +82,12 @@ class OutlineField(BatchField):
             if at in theirs.absent:
                 state.absent.add(slot)
 
-    def _begin(self, batch: Batch, state: Any) -> None:
-        draw: Any = batch.draw
-        state.stage = Stage.DRAWING
-        state.job = Jobs([draw, *(column.reading(batch) for column in self._columns)])
+    def begin(self, batch: Batch, state: Any) -> None:
+        """See `BatchField.begin`."""
+        waits = Jobs([batch.draw, *(column.reading(batch) for column in self._columns)])
+        state.after(waits, self._paint)
 
-    def _proceed(self, batch: Batch, state: Any, job: Any) -> None:
-        if state.stage is Stage.DRAWING:
-            self._begin_painting(batch, state)
-        elif state.stage is Stage.DECODING:
-            state.stage = Stage.ALONE
-        else:
-            self._take_painted(batch, state)
-            state.stage = Stage.DONE
-
-    def _begin_painting(self, batch: Batch, state: OutlineState) -> None:
+    def _paint(self, batch: Batch, state: OutlineState) -> None:
         draw: Any = batch.draw
         sizes = np.stack([draw.widths, draw.heights], 1)
         unknown = (np.min(sizes, 1) < 1) | np.all(sizes == ANY_SIZE, 1)
@@ -113,7 +104,8 @@ class OutlineField(BatchField):
             self._room,
             [*np.flatnonzero(unknown).tolist(), *draw.failed],
         )
-        state.stage, state.job = Stage.DECODING, self._context.start(state.painting.job)
+        self._context.start(state.painting.job)
+        state.after(state.painting.job, self._take_painted, in_turn=True)
 
     def _take_painted(self, batch: Batch, state: OutlineState) -> None:
         """Take the masks; paint those of images again whose size was not known."""

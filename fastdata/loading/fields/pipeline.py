@@ -2,49 +2,46 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastdata.loading.fields.columns import BlobField, ColumnField, LabelField
-from fastdata.loading.fields.computed import (
-    GeometryField,
-    IndexField,
-    KeyField,
-    PartField,
-    TargetField,
-)
+from fastdata.errors import FastdataError
+from fastdata.executors import await_done
+from fastdata.loading.fields.columns import BlobField, ColumnField, LabelField, TargetField
+from fastdata.loading.fields.computed import GeometryField, IndexField, KeyField, PartField
 from fastdata.loading.fields.field import Batch, BatchField, Context
 from fastdata.loading.fields.image import ImageField
 from fastdata.loading.fields.masks import MaskField
 from fastdata.loading.fields.names import SOURCE
 from fastdata.loading.fields.painted import OutlineField
 from fastdata.loading.fields.targets import reader_of
-from fastdata.storage.field_source import FieldSource
+from fastdata.remote.ranges import raise_outage
+from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.fields import BLOBS, LABEL
 from fastdata.transforms.outcomes import without_fixed_size
 
 if TYPE_CHECKING:
-    from fastdata.errors import FastdataError
     from fastdata.loading.fields.readable import Readable
     from fastdata.loading.fields.targets import TargetReader
     from fastdata.plan.schedule import Planned
     from fastdata.storage.source import Source
-    from fastdata.transforms.joint import Joint
     from fastdata.transforms.recipe import Recipe
 
 
 class Pipeline:
-    """Pipeline of a pass's batches: calls each field in turn, as `BatchField` says.
+    """Pipeline of a pass's batches: does the steps of each field in turn, as `BatchField` says.
 
     Args:
         context: What the fields share.
         delivered: The fields of a batch, by name.
-        inputs: Further fields that these are made of, which begin before them.
+        inputs: Further fields that these are made of, which come before them.
         reader: Reader of targets; None without a joint transform.
 
     Attributes:
-        delivered: As given.
+        context: As above.
+        delivered: As above.
+        fields: All fields, in the order of their turns: those that follow images after these.
+        joint: Form of a sample with targets, as a joint transform has it; None without one.
     """
 
     def __init__(
@@ -56,48 +53,73 @@ class Pipeline:
     ) -> None:
         self.context, self.delivered = context, delivered
         self._reader = reader
-        # Fields that follow images come after these, and errors of images come first.
+        self.joint = None if reader is None else reader.joint
         images = [one for one in delivered.values() if one.name == "image"]
-        self._fields = list(dict.fromkeys([*images, *inputs, *delivered.values()]))
+        self.fields = list(dict.fromkeys([*inputs, *images, *delivered.values()]))
 
-    @property
-    def joint(self) -> Joint | None:
-        """Form of a sample with targets, as a joint transform has it; None without one."""
-        return None if self._reader is None else self._reader.joint
+    def advance(self, batch: Batch, *, wait: bool = False) -> None:
+        """Do the steps whose jobs are done; with ``wait``, all steps.
 
-    def begin(self, planned: Planned, key: int) -> Batch:
-        """Begin a batch, with the epoch's key."""
-        batch = Batch(planned, key, advancing=self._fields)
-        for one in self._fields:
-            one.begin(batch)
-        self.advance(batch)
-        return batch
-
-    def advance(self, batch: Batch) -> None:
-        """Start the next stages of a batch; see `BatchField.advance`."""
-        batch.advancing = [one for one in batch.advancing if one.advance(batch)]
+        Keep FastdataErrors of the batch as a whole. With ``wait``, raise them (DatasetError if the
+        index is damaged), and TimeoutError after the batch's deadline. Wait for no batch that was
+        not advanced before: its steps would be done one field after the other.
+        """
+        for state in batch.states.values():
+            if wait and state.error is not None:
+                raise state.error
+            first = state.job
+            while (step := state.step) is not None:
+                job = state.job
+                if wait:
+                    if job is not None:
+                        await_done(job, batch.deadline)
+                # A job that a step has just begun is left to the next call, even if it is done:
+                # later steps of batches are done in the batches' order.
+                elif state.in_turn or (job is not None and (job is not first or not job.done())):
+                    break
+                state.step = None
+                try:
+                    step(batch, state)
+                except FastdataError as error:
+                    if wait:
+                        raise
+                    state.fail(error)
+                if state.step is None:
+                    state.job = None
 
     def ready(self, batch: Batch) -> bool:
-        """Return whether `finish` would return at once, as of the last `advance`."""
-        if any(batch.states[one].error is not None for one in self._fields):
+        """Return whether waiting for all steps would not take long, as of the last `advance`."""
+        if any(state.error is not None for state in batch.states.values()):
             return True
-        return all(one.ready(batch) for one in self._fields)
+        return all(one.ready(batch) for one in self.fields)
 
-    def finish(self, batch: Batch, timeout: float = 0) -> dict[int, FastdataError]:
-        """Wait for a batch; return errors of samples, by slot. See `BatchField.finish`.
+    def errors(self, batch: Batch) -> dict[int, FastdataError]:
+        """Return the errors of samples without values, by slot; all steps were done.
 
-        Raise RuntimeError after ``timeout`` seconds; 0 to wait for ever.
+        Raise OutageError if the server has not answered for too long.
         """
-        deadline = time.monotonic() + timeout if timeout > 0 else None
         failed: dict[int, FastdataError] = {}
-        try:
-            for one in self._fields:
-                if errors := one.finish(batch, deadline):
-                    failed = {**errors, **failed}
-        except TimeoutError:
-            # torch's own words
-            raise RuntimeError(f"DataLoader timed out after {timeout} seconds") from None
+        for one, state in batch.states.items():
+            if not state.failed:
+                continue
+            errors = state.failed
+            raise_outage(errors)
+            if self.context.single and one.name != "image":
+                state.lacking = {at for at, why in errors.items() if type(why) is MissingError}
+                errors = {at: why for at, why in errors.items() if at not in state.lacking}
+            # Errors of images come first.
+            failed = {**failed, **errors} if one.name == "image" else {**errors, **failed}
         return dict(sorted(failed.items()))
+
+    def decode(
+        self, planned: Planned, key: int, deadline: float | None = None
+    ) -> tuple[Batch, dict[int, FastdataError]]:
+        """Return a batch with all steps done, by the epoch's key, and its `errors`."""
+        batch = Batch(planned, key, self.fields)
+        batch.deadline = deadline
+        self.advance(batch)
+        self.advance(batch, wait=True)
+        return batch, self.errors(batch)
 
     def sample(self, batch: Batch, slot: int) -> Any:
         """Return one sample of a finished batch, as the dataset's ``__getitem__`` does."""
@@ -109,22 +131,22 @@ class Pipeline:
 
     def clear(self, batch: Batch, slots: list[int]) -> None:
         """Make the pixels of bad samples zeros."""
-        for one in self._fields:
+        for one in self.fields:
             one.clear(batch, slots)
 
     def patch(self, batch: Batch, other: Batch, to: list[int], good: list[int]) -> None:
         """Take the samples at places ``good`` of another finished batch for the slots ``to``."""
-        for one in self._fields:
+        for one in self.fields:
             one.patch(batch, other, to, good)
 
     def cancel(self, batch: Batch) -> None:
         """Cancel a batch; callable from any thread."""
-        for one in self._fields:
+        for one in self.fields:
             one.cancel(batch)
 
     def close(self) -> None:
         """Free resources; all batches were finished or cancelled."""
-        for one in self._fields:
+        for one in self.fields:
             one.close()
 
 

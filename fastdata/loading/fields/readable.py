@@ -46,7 +46,6 @@ class Readable:
         fields: Contents of a sample, in order.
         further: Transforms of further fields of images, compiled, by field.
         keys: Keys of a sample that is a dict, one for each of the fields; (): it is a tuple.
-        as_torch: Whether a batch has what torch's ``default_collate`` makes of its samples.
     """
 
     what: str
@@ -68,7 +67,6 @@ class Readable:
     further: Mapping[str, Recipe | Refusal] = field(default_factory=dict)
     without_transform: Collection[str] = ()
     keys: tuple[str, ...] = ()
-    as_torch: bool = False
     sources: tuple[str, ...] = ()
 
     def sample(self, values: Sequence[Any]) -> Any:

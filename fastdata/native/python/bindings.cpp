@@ -1,5 +1,5 @@
 // The Python boundary. `make lint` generates its types from the signatures and docstrings here.
-// Arguments are checked in fastdata/decode/engine.py for their meaning, here for what memory safety
+// Arguments are checked in Python for their meaning, here for what memory safety
 // needs.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

@@ -234,11 +234,6 @@ struct Rendering {
   py::object program;
   std::array<uint8_t, 3> fill;
   py::object targets;
-
-  Rendering one(size_t index, const py::object& cut) const {
-    const py::slice place(static_cast<py::ssize_t>(index), static_cast<py::ssize_t>(index + 1), 1);
-    return {py::object(out[place]), dtype, mean, deviation, cut, {}, program, fill, py::none()};
-  }
 };
 
 /// A task for one view of a batch, and the Python objects whose memory it uses.
@@ -505,24 +500,25 @@ void bind_job(py::module_& m) {
   py::class_<Rendering>(m, "Rendering",
                         R"(How a batch's images are made for one view, and the memory for them.
 
-fastdata.decode.engine.BatchOptions has the arguments. out: N x H x W x 3, or a list of H x W x 3;
-bfloat16 as 16-bit integers. key: of the view, for Rows.)")
+out: N x H x W x 3, or a list of H x W x 3, with contiguous pixels or planes; bfloat16 as 16-bit
+integers. dtype: uint8, or (value / 255 - mean) / std as float32, float16 or bfloat16. cuts: the
+geometry of each sample; for Rows, it is drawn by the view's key. program: augmentations of what the
+cuts leave. fill: R, G and B outside the image. targets: boxes after the cuts, which crops of the
+program depend on.)")
       .def(py::init<py::object, std::string, Numbers, Numbers, py::object, std::optional<uint64_t>,
                     py::object, std::array<uint8_t, 3>, py::object>(),
            py::arg("out"), py::kw_only(), py::arg("dtype") = "uint8", py::arg("mean") = py::none(),
            py::arg("std") = py::none(), py::arg("cuts") = py::none(), py::arg("key") = py::none(),
            py::arg("program") = py::none(), py::arg("fill") = std::array<uint8_t, 3>{},
-           py::arg("targets") = py::none())
-      .def("one", &Rendering::one, py::arg("index"), py::arg("cut"),
-           "Return the rendering of one sample; cut: its geometry, (1,).")
-      .def_readonly("out", &Rendering::out)
-      .def_readonly("cuts", &Rendering::cuts);
+           py::arg("targets") = py::none());
   py::class_<DecodeJob, PendingWork>(
       m, "DecodeJob",
       R"(A batch in one or more views; holds its samples' memory until it is done and dropped.
 
-data: encoded bytes or pixels in memory, Extents or Rows. BatchOptions in fastdata.decode.engine
-has the arguments. max_scans: JPEGs of more scans are unsupported.)")
+data: encoded bytes or pixels in memory, Extents or Rows. seek_points: one a sample, or None for
+those without; Extents have their own. skip, a byte a sample: read and report nothing of it. stride:
+build seek points, so many pixels apart, for JPEGs without. check: check Extents' checksums.
+max_scans: JPEGs of more scans are unsupported. orientations: of EXIF; -1: as the JPEG says.)")
       .def(py::init<const py::object&, const std::vector<Rendering>&, const py::object&,
                     const py::object&, int, bool, int, const py::object&>(),
            py::arg("data"), py::arg("views"), py::kw_only(), py::arg("seek_points") = py::none(),
@@ -531,7 +527,8 @@ has the arguments. max_scans: JPEGs of more scans are unsupported.)")
       .def("cuts", &DecodeJob::cuts, py::arg("view") = 0,
            "Return the cuts of a view of a finished job.")
       .def("collect", &DecodeJob::collect, py::arg("timeout") = py::none(),
-           "Wait; return the values of fastdata.decode.engine.Collected. TimeoutError: not done.");
+           "Wait; return failures; (index, seek points, size, mtime_ns) of those built; seconds of "
+           "reading and of decoding; and the bytes read. TimeoutError: not done.");
   py::class_<ProbeJob, PendingWork>(
       m, "ProbeJob", "Search for widths, heights and encodings of Extents where the width is 0.")
       .def(py::init<const py::object&>(), py::arg("extents"));
