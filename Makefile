@@ -183,7 +183,7 @@ gpu-campaign:  ## on a machine with a GPU, for hours: steps of networks fed from
 weight: setup  ## count lines of code by wing, and words of docs
 	$(BIN)/python tests/weight.py
 
-fuzz: setup  ## feed damaged images, indexes, datasets and sources to what reads them, for SECONDS in all (TARGETS="threads")
+fuzz: setup  ## feed damaged images and indexes to the core, under sanitizers, for SECONDS in all (TARGETS="threads")
 	PYTHON=$(BIN)/python fuzz/run.sh $(SECONDS) $(TARGETS)
 
 site: .venvs/site/.done  ## build the documentation site into build/site
