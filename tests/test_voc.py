@@ -242,7 +242,7 @@ def test_a_file_that_is_no_file(tmp_path: Path) -> None:
     root = write(tmp_path, "")
     (root / "Annotations/a.xml").unlink()
     (root / "Annotations/a.xml").mkdir()
-    assert "cannot be read: Is a directory" in bad_of(VocImages(root))["a"]
+    assert "Annotations/a.xml does not exist" in bad_of(VocImages(root))["a"]
 
 
 def test_no_folder_of_annotations(tmp_path: Path, out: Path) -> None:
