@@ -404,10 +404,6 @@ def _reopen(generation: str, *arguments: Any) -> RemoteSource:
 
 
 def _check_cache(cache: Cache, piece_bytes: int) -> None:
-    if cache.path is not None and is_url(cache.path):
-        raise UsageError(
-            f"cache={redact(os.fspath(cache.path))!r} is a URL", "Give a folder of this machine."
-        )
     if cache.bytes is None or (cache.path is None and cache.bytes == 0):
         return
     if cache.path is None:
