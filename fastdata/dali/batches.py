@@ -81,7 +81,8 @@ class DALIField(ImageField):
             # DALI decodes damaged JPEGs to some pixels.
             "scans": not self._source.capabilities.seek_points,
         }
-        read = self._context.start(_native.ReadJob(extents, **options))
+        read = _native.ReadJob(extents, **options)
+        self._context.start(read)
         natively = ours if skip is None else ours & ~skip
         self._decode_ourselves(batch, state, np.flatnonzero(natively).tolist())
         state.after(read, self._begin_run)

@@ -235,7 +235,8 @@ class BlobField(EncodedField):
     def _read(self, batch: Batch, state: Any) -> None:
         self._attach(batch, state)
         job = _native.ReadJob(state.blobs.extents, check=self._check)
-        state.after(self._context.start(job), self._take)
+        self._context.start(job)
+        state.after(job, self._take)
 
     def _take(self, batch: Batch, state: Any) -> None:
         job = state.job
