@@ -424,10 +424,9 @@ def _is_sound(path: Path, entry: FileEntry) -> bool:
         stat = path.lstat()
         state = stat.st_ino, stat.st_size, stat.st_mtime_ns, entry.crc32c
         if _sound.get(path) != state:
-            threads = 1 if stat.st_size < _LARGE else _CHECKING
             if not is_own_file(stat):  # checksums can be forged
                 return False
-            if stat.st_size != entry.size or f"{crc32c_file(path, threads):08x}" != entry.crc32c:
+            if stat.st_size != entry.size or f"{crc32c_file(path, _THREADS):08x}" != entry.crc32c:
                 return False
             _sound[path] = state
     except OSError:  # missing or unreadable: the caller replaces it
@@ -437,8 +436,7 @@ def _is_sound(path: Path, entry: FileEntry) -> bool:
 
 #: Indexes that this process has checked, and their state at that time.
 _sound: dict[Path, tuple[int, int, int, str]] = {}
-_LARGE = 256 << 20  # bytes from which several threads check an index
-_CHECKING = 4
+_THREADS = 4  # that read an index to check it
 
 
 def own_file(url: str, stop: int) -> FileRef:
