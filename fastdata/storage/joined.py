@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence, Set
 from functools import partial
@@ -158,7 +157,7 @@ class JoinedSource(Source):
 
 def _joined(count: int, slots: Sequence[Rows], parts: Sequence[BlobColumn]) -> BlobColumn:
     """Return the rows of several sources as one column; ``slots`` are theirs in it."""
-    extents = _native.Extents.join(count, [one.extents for one in parts], slots)
+    extents = _native.Extents.join(count, [one.extents for one in parts], [*slots])
     order = np.argsort(np.concatenate(slots))
     arrays = {
         array: np.concatenate([getattr(one, array) for one in parts])[order]
@@ -288,11 +287,8 @@ class JoinedFetch:
         self._parts = parts
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait at most ``timeout`` seconds; return whether all arrived or failed."""
-        end = None if timeout is None else time.monotonic() + timeout
-        for _, fetch in self._parts:
-            fetch.wait(None if end is None else max(0.0, end - time.monotonic()))
-        return self.done()
+        """Wait at most ``timeout`` seconds for one; return whether all arrived or failed."""
+        return all(fetch.wait(timeout) for _, fetch in self._parts)
 
     def done(self) -> bool:
         """Return whether all arrived or failed."""

@@ -53,6 +53,7 @@ class OutlineField(BatchField):
         super().__init__(name, context)
         self._columns, self._reader = columns, reader
         self._target = reader.joint.targets[name]
+        self._painter = OutlinePainter(reader.outlines, reader.joint, self._room)
 
     def deliver(self, batch: Batch) -> Any:
         """Return a `fastdata.Ragged` if all masks have one size, else a list."""
@@ -94,15 +95,9 @@ class OutlineField(BatchField):
         if self._target.optional:
             lacks = as_arrow(columns[self._columns[0].name]).is_null()
             state.absent = {*np.flatnonzero(lacks.to_numpy(zero_copy_only=False)).tolist()}
-        state.painting = self._outlines(draw.recipe.programs[0]).paint(
-            columns,
-            sizes,
-            draw.cuts[0],
-            draw.moved,
-            draw.targets,
-            self._room,
-            [*np.flatnonzero(unknown).tolist(), *draw.failed],
-        )
+        skip = [*np.flatnonzero(unknown).tolist(), *draw.failed]
+        program = draw.recipe.programs[0]
+        state.painting = self._painter.paint(columns, sizes, program, draw, skip)
         self._context.start(state.painting.job)
         state.after(state.painting.job, self._take_painted, in_turn=True)
 
@@ -113,14 +108,9 @@ class OutlineField(BatchField):
         problems = state.painting.failures()
         state.masks, state.flat = list(state.painting.masks), state.painting.values
         for slot, drawn in draw.again_drawn.items():
-            painting = self._outlines(drawn.programs[0]).paint(
-                self._columns_of(batch, slice(slot, slot + 1)),
-                np.array([drawn.size]),
-                drawn.cuts[0],
-                drawn.moved,
-                drawn.targets,
-                self._room,
-            )
+            columns = self._columns_of(batch, slice(slot, slot + 1))
+            sizes, program = np.array([drawn.size]), drawn.programs[0]
+            painting = self._painter.paint(columns, sizes, program, drawn)
             painting.job.run()
             problems.pop(slot, None)
             if again := painting.failures():
@@ -129,9 +119,6 @@ class OutlineField(BatchField):
         for slot, words in problems.items():
             row = int(batch.planned.indices[slot])
             state.failed[slot] = self._context.source.problem(row, words, "", HINT)
-
-    def _outlines(self, program: Any) -> OutlinePainter:
-        return self._reader.outlines(program.pixels, program.mask_fill)
 
     def _columns_of(self, batch: Batch, which: slice) -> dict[str, Column]:
         return {one.name: one.column(batch)[which] for one in self._columns}

@@ -15,7 +15,6 @@ import pyarrow as pa
 from fastdata import _native
 from fastdata.errors import UsageError, warn
 from fastdata.loading.fields.names import VISIBILITY
-from fastdata.loading.fields.outlines import OutlinePainter
 from fastdata.storage.arrow import list_lengths
 from fastdata.storage.columns import is_ragged, lists_of, values_of
 from fastdata.storage.fields import (
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
     from fastdata.loading.fields.readable import Readable
     from fastdata.storage.source import Column, Source
-    from fastdata.transforms.reading import Step
 
 
 def require_still(
@@ -152,7 +150,7 @@ class TargetReader:
 
     def __init__(self, fields: Sequence[Field], joint: Joint) -> None:
         self._fields = {field.name: field for field in fields}
-        self._outlines = outlines_among(fields)
+        self.outlines = outlines_among(fields)
         self.joint = joint
         self._boxes, self._points = joint.names("boxes"), joint.names("points")
         self._sanitised = [
@@ -172,11 +170,7 @@ class TargetReader:
         """Names of the columns that masks need; the first has outlines."""
         if not self.joint.names("outlines"):
             return []
-        return [*(field.name for field in self._outlines.values()), *self._boxes]
-
-    def outlines(self, steps: tuple[Step, ...] = (), fill: int = 0) -> OutlinePainter:
-        """Return the painter of masks, after the pixel program of their images."""
-        return OutlinePainter(self._outlines, self.joint, steps, fill)
+        return [*(field.name for field in self.outlines.values()), *self._boxes]
 
     def column(self, name: str) -> str:
         """Return the column that a target is made of."""
