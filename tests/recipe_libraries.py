@@ -129,8 +129,6 @@ def _processors() -> dict[str, Callable[[], Any]]:
         "DeiT": ("deit", "DeiTImageProcessor", {}),
         "BEiT": ("beit", "BeitImageProcessor", {}),
         "EfficientNet": ("efficientnet", "EfficientNetImageProcessor", {}),
-        "LeViT": ("levit", "LevitImageProcessor", {}),
-        "PoolFormer": ("poolformer", "PoolFormerImageProcessor", {}),
     }
     mobilevit = {"size": {"shortest_edge": 288}, "crop_size": {"height": 256, "width": 256}}
     found = {

@@ -53,10 +53,6 @@ PROCESSORS: dict[str, tuple[str, str, dict[str, Any]]] = {
             "rescale_offset": True,
         },
     ),
-    "PoolFormer, oblong": (
-        *("poolformer", "PoolFormerImageProcessor"),
-        _sized(30, 50, crop_size={"height": 28, "width": 36}),
-    ),
     "DETR": ("detr", "DetrImageProcessor", _sized(40, 44)),
     "RT-DETR": ("rt_detr", "RTDetrImageProcessor", _sized(40, 44)),
     "RT-DETR, normalised": (

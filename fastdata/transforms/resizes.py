@@ -32,6 +32,9 @@ class _Resizing(Transform):
         several = self.interpolation
         return (several,) if isinstance(several, str) else several
 
+    def size_after(self, size: Fixed) -> Fixed:
+        return None  # it depends on draws, or on the image
+
     def cut(self, reading: Reading) -> Reading | None:
         if reading.filter is not None or reading.reveals:
             return None
@@ -43,7 +46,7 @@ class _Resizing(Transform):
 
 
 @dataclass(frozen=True)
-class RandomResizedCrop(_Resizing, Sized):
+class RandomResizedCrop(Sized, _Resizing):
     """Crop a random part of the image and resize it, as Inception was trained.
 
     Boxes are drawn as ``torchvision.transforms.RandomResizedCrop.get_params`` draws them: up to
@@ -163,9 +166,6 @@ class ResizeKeepRatio(_Resizing, Sized):
     random_aspect_prob: Probability = 0.0
     random_aspect_range: Annotated[Range, checks.above_zero] = (0.9, 1.11)
 
-    def size_after(self, size: Fixed) -> Fixed:
-        return None
-
     def emit(self, tree: Builder) -> None:
         low_scale, high_scale = self.random_scale_range
         low_ratio, high_ratio = self.random_aspect_range
@@ -218,9 +218,6 @@ class ResizeToSequence(_Resizing):
         counts: npt.NDArray[np.int64] = sides.prod(1)
         return counts
 
-    def size_after(self, size: Fixed) -> Fixed:
-        return None
-
     def emit(self, tree: Builder) -> None:
         tree.add(
             "resize_to_sequence",
@@ -231,13 +228,6 @@ class ResizeToSequence(_Resizing):
         )
 
 
-class _RandomSize(_Resizing):
-    """Resizes to a random size."""
-
-    def size_after(self, size: Fixed) -> Fixed:
-        return None
-
-
 def _target_size(who: str, name: str, given: Any) -> tuple[float, ...]:
     return tuple(
         checks.number(who, name, side, 1, 1 << 24) for side in checks.numbers(who, name, given, 2)
@@ -245,7 +235,7 @@ def _target_size(who: str, name: str, given: Any) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
-class ScaleJitter(_RandomSize):
+class ScaleJitter(_Resizing):
     """Resize the image by a random factor of the one that brings it within a target.
 
     Attributes:
@@ -274,7 +264,7 @@ def _sizes(who: str, name: str, given: Any) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class RandomShortestSize(_RandomSize):
+class RandomShortestSize(_Resizing):
     """Resize the image to one of several sizes of the shorter side.
 
     Attributes:
@@ -295,7 +285,7 @@ class RandomShortestSize(_RandomSize):
 
 
 @dataclass(frozen=True)
-class RandomResize(_RandomSize):
+class RandomResize(_Resizing):
     """Resize the image's shorter side to a random size.
 
     Attributes:

@@ -139,18 +139,6 @@ def _convnext(processor: Any, size: _Size) -> tuple[_Size, int]:
     return ((size, size), 0) if size >= 384 else (int(size / processor.crop_pct), size)
 
 
-def _levit(processor: Any, size: _Size) -> tuple[_Size, int]:
-    return size if isinstance(size, tuple) else int(256 / 224 * size), 0
-
-
-def _poolformer(processor: Any, size: _Size) -> tuple[_Size, int]:
-    if processor.crop_pct is None:
-        return size, 0
-    sides = size if isinstance(size, tuple) else (size, size)
-    height, width = (int(side / processor.crop_pct) for side in sides)
-    return height if sides[0] == sides[1] else (height, width), 0
-
-
 def _exact(processor: Any, size: _Size) -> tuple[_Size, int]:
     if not isinstance(size, tuple):
         raise ValueError("its size has no height and width")
@@ -168,10 +156,8 @@ _MODELS: dict[str, Callable[[Any, _Size], tuple[_Size, int]]] = {
     "detr": _exact,
     "dinov3_vit": _plain,
     "efficientnet": _plain,
-    "levit": _levit,
     "mobilenet_v2": _plain,
     "mobilevit": _plain,
-    "poolformer": _poolformer,
     "rt_detr": _exact,
     "segformer": _plain,
     "videomae": _plain,

@@ -175,10 +175,7 @@ class Builder:
         if isinstance(value, Number):
             return value
         if isinstance(value, Sequence):
-            entries = [float(one) for one in value]
-            first = len(self._tables)
-            self._tables += entries
-            return Number("entries", first=first, entries=len(entries))
+            return Number("entries", **self._listed(value))
         return Number("constant", a=float(value))
 
     def grayscale(self, channels: int | None = None) -> None:
@@ -273,9 +270,13 @@ class Builder:
         if len(entries) == 1:
             self._spare()
             return Number("constant", a=entries[0], **sign, **rest)
+        return Number("table", self.draw(), **self._listed(entries), **sign, **rest)
+
+    def _listed(self, entries: Sequence[float]) -> dict[str, Any]:
+        """Add a table; return where it is."""
         first = len(self._tables)
-        self._tables += entries
-        return Number("table", self.draw(), first=first, entries=len(entries), **sign, **rest)
+        self._tables += map(float, entries)
+        return {"first": first, "entries": len(entries)}
 
     def filter(self, interpolation: str | Sequence[str]) -> Number | float:
         """Return the number of a resize's filter; draw one of several."""
@@ -288,9 +289,7 @@ class Builder:
         if self._first is None:
             return self.table(numbers)
         self._drew = True
-        first = len(self._tables)
-        self._tables += numbers
-        return Number("table", self._first + _FILTER_DRAW, first=first, entries=len(numbers))
+        return Number("table", self._first + _FILTER_DRAW, **self._listed(numbers))
 
 
 def center_values(center: Any) -> dict[str, float]:

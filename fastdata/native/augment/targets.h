@@ -34,6 +34,10 @@ struct Targets {
   /// Begins with these boxes and points of an image.
   void begin(const TargetBox* boxes, size_t box_count, const TargetPoint* points,
              size_t point_count, int width, int height);
+  /// Does what the operation does to the image.
+  void move(const Call& call);
+
+ private:
   void crop(float left, float top, int width, int height);
   /// The same; boxes whose middle is outside become zeros.
   void iou_crop(float left, float top, int width, int height);
@@ -44,8 +48,6 @@ struct Targets {
   void warp(const double (&inverse)[9], int width, int height);
   void clamp();
   void sanitize(float min_size, float min_area);
-
- private:
   void truncate();
   void then(const double (&step)[9]);
 };
