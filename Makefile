@@ -30,7 +30,7 @@ $(VENV)/.done: setup.cfg setup.py pyproject.toml constraints.txt $(shell find fa
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --no-compile --upgrade pip
 	$(BIN)/pip install -q --no-compile -c constraints.txt torch
-	$(BIN)/pip install -q --no-compile -c constraints.txt --no-deps torchvision mosaicml-streaming
+	$(BIN)/pip install -q --no-compile -c constraints.txt --no-deps torchvision
 	$(BIN)/pip install -q --no-compile -c constraints.txt -e '.[dev]'
 	touch $@
 
