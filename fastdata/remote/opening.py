@@ -404,10 +404,6 @@ def _reopen(generation: str, *arguments: Any) -> RemoteSource:
 
 
 def _check_cache(cache: Cache, piece_bytes: int) -> None:
-    if cache.path is not None and is_url(cache.path):
-        raise UsageError(
-            f"cache={redact(os.fspath(cache.path))!r} is a URL", "Give a folder of this machine."
-        )
     if cache.bytes is None or (cache.path is None and cache.bytes == 0):
         return
     if cache.path is None:
@@ -428,10 +424,9 @@ def _is_sound(path: Path, entry: FileEntry) -> bool:
         stat = path.lstat()
         state = stat.st_ino, stat.st_size, stat.st_mtime_ns, entry.crc32c
         if _sound.get(path) != state:
-            threads = 1 if stat.st_size < _LARGE else _CHECKING
             if not is_own_file(stat):  # checksums can be forged
                 return False
-            if stat.st_size != entry.size or f"{crc32c_file(path, threads):08x}" != entry.crc32c:
+            if stat.st_size != entry.size or f"{crc32c_file(path, _THREADS):08x}" != entry.crc32c:
                 return False
             _sound[path] = state
     except OSError:  # missing or unreadable: the caller replaces it
@@ -441,8 +436,7 @@ def _is_sound(path: Path, entry: FileEntry) -> bool:
 
 #: Indexes that this process has checked, and their state at that time.
 _sound: dict[Path, tuple[int, int, int, str]] = {}
-_LARGE = 256 << 20  # bytes from which several threads check an index
-_CHECKING = 4
+_THREADS = 4  # that read an index to check it
 
 
 def own_file(url: str, stop: int) -> FileRef:
