@@ -137,7 +137,6 @@ class MdsRows(RowsFile):
 
     @contextmanager
     def open(self) -> Iterator[_OpenMds]:
-        """Open it."""
         with reading(self, "MDS"), self.file.open() as opened:
             yield _OpenMds(self, opened)
 
