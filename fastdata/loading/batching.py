@@ -45,15 +45,13 @@ if TYPE_CHECKING:
 class Drawing(NamedTuple):
     """Batches of a pass: this rank's, the key of their draws, and their number, if it is known.
 
-    Substitutes for bad samples come from the order ``among``; None for all samples. ``sampler``:
-    the batches are a torch sampler's.
+    Substitutes for bad samples come from the order ``among``; None for all samples.
     """
 
     batches: Iterator[Drawn]
     key: int
     length: int | None
     among: Order | None = None
-    sampler: bool = False
 
 
 class Batching(ABC):
@@ -79,11 +77,6 @@ class Batching(ABC):
 
     def __str__(self) -> str:
         return "by the given sampler"
-
-    @property
-    def shares_samples(self) -> bool:
-        """Whether a rank takes its share of a dataset that is not a stream."""
-        return self.ranks is not None and not isinstance(self._dataset, IterableDataset)
 
     @property
     def is_whole(self) -> bool:
@@ -120,6 +113,12 @@ class Batching(ABC):
     def check_on_error(self) -> None:
         """Raise UsageError if ``on_error`` would break what the order or the ranks promise."""
         on_error = self._arguments.on_error
+        if on_error == "skip" and not self.resumes:
+            raise UsageError(
+                'on_error="skip" takes other samples, which the sampler may leave out',
+                'Give on_error="drop", or over several ranks "zero"; or order= or a sampler of '
+                'fastdata\'s, and shard="auto" in the place of a DistributedSampler.',
+            )
         if on_error == "skip" and self._arguments.order is None and not self.shuffles:
             raise UsageError(
                 'on_error="skip" in a sequential order counts good samples twice',
@@ -326,7 +325,7 @@ class SampledBatching(Batching):
             length = len(own)
         except TypeError:  # a sampler without a length
             length = None
-        return Drawing(batches, key, length, sampler=True)
+        return Drawing(batches, key, length)
 
 
 def planned_batching(arguments: Arguments, dataset: Any) -> PlannedBatching | None:
@@ -366,7 +365,12 @@ def find_batching(
     elif order == AUTO:
         order = "random"
     stream = isinstance(dataset, IterableDataset)
-    sharded = arguments.ranks is not None and not stream
+    sharded = arguments.ranks is not None
+    if stream and (sharded or order is not None or (own and seed is not None)):
+        raise UsageError(
+            "order=, seed= and shard= have no meaning with an IterableDataset",
+            "Let the dataset choose its order, draw from its own seed and yield its rank's share.",
+        )
     if planned is not None and order is None:
         warn_of_rereading(dataset, "random" if shuffle else None, arguments.batch_sampler)
         return planned
@@ -406,11 +410,6 @@ def _sharded(
 
     Raise UsageError if they contradict torch's arguments.
     """
-    if isinstance(dataset, IterableDataset):
-        raise UsageError(
-            "order= and seed= have no meaning with an IterableDataset",
-            "Let the dataset choose its order and draw from its own seed.",
-        )
     shuffle = arguments.shuffle
     if order is not None and shuffle is not None and shuffle == (order == "sequential"):
         raise UsageError(

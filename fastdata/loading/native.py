@@ -95,14 +95,11 @@ class NativePath:
         key: int,
         progress: PassProgress,
         length: int | None,
-        *,
-        sampler: bool,
         among: Order | None = None,
     ) -> Iterator[Any]:
         """Start a pass, which updates ``progress``; ``length`` is None if unknown.
 
-        ``sampler``: the batches come from a torch sampler. Substitutes for bad samples come from
-        the order ``among``, None for all samples.
+        Substitutes for bad samples come from the order ``among``, None for all samples.
         """
         config, numbering, drops = self._config, self._numbering, self._config.on_error == "drop"
         bad = self._bad if config.on_error in ("skip", "drop") else set()
@@ -140,7 +137,6 @@ class NativePath:
             numbering,
             key,
             bad,
-            sampler=sampler,
             among=among,
             drops=drops,
         )
