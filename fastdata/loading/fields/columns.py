@@ -86,7 +86,6 @@ class ColumnField(BatchField):
         return delivered(self.column(batch), self.field)
 
     def patch(self, batch: Batch, other: Batch, to: list[int], good: list[int]) -> None:
-        """See `BatchField.patch`."""
         order = np.arange(len(batch))
         order[to] = len(order) + np.array(good, np.int64)
         columns = [self.column(batch), self.column(other)]
@@ -97,7 +96,6 @@ class ColumnField(BatchField):
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def begin(self, batch: Batch, state: Any) -> None:
-        """See `BatchField.begin`."""
         state.task = self._thread.submit(self._read, batch.planned.indices)
         state.after(self.reading(batch), self._take)
 
@@ -128,7 +126,6 @@ class LabelField(ColumnField):
         return self._context.readable.target(int(batch.planned.indices[slot]), label)
 
     def begin(self, batch: Batch, state: Any) -> None:
-        """See `BatchField.begin`."""
         if not self._with_images:
             super().begin(batch, state)
 
@@ -220,13 +217,11 @@ class BlobField(EncodedField):
         return self._context.collate(values) if self._context.as_torch else values
 
     def patch(self, batch: Batch, other: Batch, to: list[int], good: list[int]) -> None:
-        """See `BatchField.patch`."""
         values, theirs = batch.states[self].values, other.states[self].values
         for slot, at in zip(to, good, strict=True):
             values[slot] = theirs[at]
 
     def begin(self, batch: Batch, state: Any) -> None:
-        """See `BatchField.begin`."""
         self._gather(batch, state)
         extents = state.blobs.extents
         state.present = (extents.lengths != 0) | (extents.offsets != 0)

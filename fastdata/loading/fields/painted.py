@@ -68,12 +68,10 @@ class OutlineField(BatchField):
         return Ragged(self._target.converted(values), torch.from_numpy(offsets))
 
     def clear(self, batch: Batch, slots: list[int]) -> None:
-        """See `BatchField.clear`."""
         for slot in slots:
             batch.states[self].masks[slot].zero_()
 
     def patch(self, batch: Batch, other: Batch, to: list[int], good: list[int]) -> None:
-        """See `BatchField.patch`."""
         state, theirs = batch.states[self], other.states[self]
         state.flat = None
         state.absent.difference_update(to)
@@ -83,7 +81,6 @@ class OutlineField(BatchField):
                 state.absent.add(slot)
 
     def begin(self, batch: Batch, state: Any) -> None:
-        """See `BatchField.begin`."""
         waits = Jobs([batch.draw, *(column.reading(batch) for column in self._columns)])
         state.after(waits, self._paint)
 
