@@ -36,8 +36,8 @@ _TRAINING = {"train", "training"}
 _IN_PIXELS: dict[Any, tuple[str, ...]] = {"coco": ("areas",)}
 #: Kinds of sources without an argument that others have.
 _WITHOUT = {
-    "fields": ("imagefolder",),
-    "image_column": ("imagefolder",),
+    "fields": ("imagefolder", "lmdb"),
+    "image_column": ("imagefolder", "lmdb"),
 }
 #: Executors of packing's tasks.
 EXECUTORS = ("local", "ray")
