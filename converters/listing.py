@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -56,7 +56,6 @@ SCHEMA = pa.schema(
         ("mtime_ns", pa.int64()),
         ("height", pa.int32()),
         ("width", pa.int32()),
-        ("pixels", pa.binary()),
         ("orientation", pa.uint8()),
         ("annotated_size", pa.list_(pa.int32(), 2)),
         ("problem", pa.string()),
@@ -164,13 +163,9 @@ class Unit(NamedTuple):
 
 
 def write_listing(
-    source: ImageSource,
-    folder: Path,
-    progress: Callable[[int], None],
-    executor: Executor,
-    skip_bad: bool = False,
+    source: ImageSource, folder: Path, progress: Callable[[int], None], executor: Executor
 ) -> RecordListing:
-    """List a source into a folder; with ``skip_bad``, images of one key but the first are bad."""
+    """List a source into a folder; raise SourceError for images of one key."""
     folder.mkdir(exist_ok=True)
     (folder / _SUMMARY).unlink(missing_ok=True)
     rows: list[int] = []
@@ -202,45 +197,17 @@ def write_listing(
     for hashes in executor.run(check, range(buckets), ahead=AHEAD):
         repeated.update(hashes)
     listing = RecordListing(folder)
-    clashes = _clashes(listing, repeated) if repeated else {}
-    if clashes and not skip_bad:
-        shown = [
-            f"two images have the key {key}: {first} and {path}"
-            for key, first, path in islice(clashes.values(), _MOST_CLASHES)
-        ]
+    clashes = _clashes(listing, repeated) if repeated else []
+    if clashes:
+        shown = clashes[:_MOST_CLASHES]
         if len(clashes) > len(shown):
             shown.append(f"and {len(clashes) - len(shown):,} more")
-        raise SourceError(
-            "; ".join(shown), f"{source.key_hint}, or keep the first alone with --skip-bad."
-        )
-    return _with_problems(listing, clashes) if clashes else listing
+        raise SourceError("; ".join(shown), f"{source.key_hint}.")
+    return listing
 
 
 #: Most pairs of images of one key in an error.
 _MOST_CLASHES = 10
-
-
-def _with_problems(
-    listing: RecordListing, clashes: Mapping[int, tuple[str, str, str]]
-) -> RecordListing:
-    """Return a listing in which rows with the key of an earlier row are bad."""
-    at = SCHEMA.get_field_index("problem")
-    touched = {bisect_right(listing.starts, row) - 1 for row in clashes}
-    for shard, (start, stop) in enumerate(pairwise(listing.starts)):
-        if shard not in touched:
-            continue
-
-        def batches(row: int = start, stop: int = stop) -> Iterator[pa.RecordBatch]:
-            for batch in listing.batches(row, stop):
-                problems = batch.column(at).to_pylist()
-                for place, problem in enumerate(problems):
-                    if problem is None and row + place in clashes:
-                        problems[place] = f"has the key of {clashes[row + place][1]}"
-                yield batch.set_column(at, SCHEMA.field(at), array(problems, pa.string()))
-                row += batch.num_rows
-
-        write_shard(shard_path(listing.folder, shard), batches(), listing.schema)
-    return RecordListing(listing.folder)
 
 
 #: Row counts of the shards, written when all shards are listed.
@@ -262,7 +229,7 @@ def describe_left_out(left_out: Mapping[str, int]) -> str:
 class Totals(NamedTuple):
     """Sums of bytes over all records: images and samples in the source, columns' values.
 
-    ``held`` are pixels and further fields in the listing itself.
+    ``held`` are further fields in the listing itself.
     """
 
     length: int = 0
@@ -307,8 +274,6 @@ def _list_shard(
             yield batch
             rows += batch.num_rows
             sums += [as_numpy(batch.column(name)).sum() for name in _SIZES]
-            pixels = batch.column("pixels")
-            held += pixels.nbytes if pixels.null_count < len(pixels) else 0
             held += sum(column.nbytes for column in batch.columns[len(SCHEMA) :])
             report(batch.num_rows, 0)
 
@@ -346,8 +311,8 @@ def _batches(records: Iterator[Record], schema: pa.Schema) -> Iterator[pa.Record
 
 def _values(record: Record) -> tuple[Any, ...]:
     _require_safe(record)
-    height, width, pixels = record.pixels or (None, None, None)
-    more = {"height": height, "width": width, "pixels": pixels, "path": _stored_path(record)}
+    height, width = record.pixels or (None, None)
+    more = {"height": height, "width": width, "path": _stored_path(record)}
     row = record._asdict() | more | {"size": record.size, "values": record.values_size}
     fields = (_blob(value) if isinstance(value, Record) else value for value in record.fields)
     return *(row[name] for name in SCHEMA.names), *fields
@@ -389,20 +354,19 @@ def _repeated_hashes(folder: Path, shards: int, buckets: int, bucket: int) -> li
     return repeated
 
 
-def _clashes(listing: RecordListing, repeated: set[int]) -> dict[int, tuple[str, str, str]]:
-    """Return rows whose key an earlier row has: the key, and the paths of both, by number."""
+def _clashes(listing: RecordListing, repeated: set[int]) -> list[str]:
+    """Return a sentence for each row whose key an earlier row has."""
     seen: dict[str, str] = {}
-    clashes: dict[int, tuple[str, str, str]] = {}
-    wanted, start = np.array(sorted(repeated), np.uint64), 0
+    clashes: list[str] = []
+    wanted = np.array(sorted(repeated), np.uint64)
     for batch in listing.batches(0, len(listing)):
         keys = batch.column("key").to_pylist()
         paths = batch.column("path").to_pylist()
         for at in np.flatnonzero(np.isin(_hashes(keys), wanted)).tolist():
             path = printable(redact(paths[at].decode("utf-8", "surrogateescape")))
             if keys[at] in seen:
-                clashes[start + at] = keys[at], seen[keys[at]], path
+                clashes.append(f"two images have the key {keys[at]}: {seen[keys[at]]} and {path}")
             seen.setdefault(keys[at], path)
-        start += batch.num_rows
     return clashes
 
 
@@ -454,7 +418,7 @@ class RecordListing:
                 row["problem"] = row["problem"] or misshapen.get(at)
                 height, width = row.pop("height"), row.pop("width")
                 row["path"] = row["path"].decode("utf-8", "surrogateescape")
-                row["pixels"] = None if height is None else (height, width, row["pixels"])
+                row["pixels"] = None if height is None else (height, width)
                 if (annotated := row["annotated_size"]) is not None:
                     row["annotated_size"] = tuple(map(int, annotated))
                 del row["size"], row["values"]

@@ -31,7 +31,6 @@ from fastdata.converters.listing import (
 )
 from fastdata.converters.options import (
     PackOptions,
-    check_classes,
     check_options,
     check_out,
     choose_executor,
@@ -188,7 +187,6 @@ def pack(
     seed = choose_seed(source, container, options)
     running = choose_executor(executor, address, workers)
     check_out(source, out)
-    check_classes(source, out)
     folder = local_folder(out, local)
     uploading = Uploading(os.fspath(out), storage_options, folder) if is_url(out) else None
     # Absolute paths: the machines of a cluster work in different folders.
@@ -311,9 +309,9 @@ class _Packing:
     def _list(self, lister: Executor) -> RecordListing:
         folder, listed = self.job.listing, self.progress.listed
         if self.seed is None:
-            return write_listing(self.source, folder, listed, lister, self.skip_bad)
+            return write_listing(self.source, folder, listed, lister)
         in_order = folder.with_name("source")
-        listing = write_listing(self.source, in_order, listed, lister, self.skip_bad)
+        listing = write_listing(self.source, in_order, listed, lister)
         shuffled = shuffle_listing(listing, folder, self.seed)
         shutil.rmtree(in_order, ignore_errors=True)
         return shuffled

@@ -1,4 +1,4 @@
-"""Archives as others write them: by tarfile, lmdb, pyarrow and MosaicML's Streaming."""
+"""Archives as others write them: by tarfile and pyarrow."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import lmdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-import streaming_formats
 from containers import edit_manifest
 from fastdata.converters import index
 from sources import tar_bytes
 
 #: Kinds of archives that are indexed where they are.
-KINDS = ("webdataset", "lmdb", "arrow", "mds", "parquet")
-#: Fields beside the image of all kinds but LMDB.
+KINDS = ("webdataset", "arrow", "parquet")
+#: Fields beside the image.
 FIELDS = ("label", "png", "txt")
 
 
 class Made(NamedTuple):
-    """A sample: an image and, but in LMDBs, a class, a text and another image; no nulls in MDS."""
+    """A sample: an image, a class, a text and perhaps another image."""
 
     image: bytes
     label: int
@@ -32,22 +30,6 @@ class Made(NamedTuple):
 def write(kind: str, folder: Path, samples: Sequence[Made]) -> Path:
     folder.mkdir(parents=True)
     half = len(samples) // 2
-    if kind == "lmdb":
-        with (
-            lmdb.open(str(folder), map_size=1 << 26, lock=False) as environment,
-            environment.begin(write=True) as transaction,
-        ):
-            for number, sample in enumerate(samples):
-                transaction.put(b"%04d" % number, sample.image)
-        return folder
-    if kind == "mds":
-        columns = {"image": "jpeg", "label": "int", "txt": "str", "png": "bytes"}
-        size = sum(len(one.image) + len(one.png or b"") for one in samples[:half])
-        writer = streaming_formats.mds().MDSWriter
-        with writer(out=str(folder), columns=columns, size_limit=size) as out:
-            for one in samples:
-                out.write({**one._asdict(), "png": one.png or one.image})
-        return folder
     for number, part in enumerate((samples[:half], samples[half:])):
         path = folder / f"part-{number}"
         if kind == "webdataset":

@@ -19,7 +19,7 @@ import torch
 
 from fastdata.errors import SampleError
 from fastdata.loading.arguments import Arguments
-from fastdata.loading.fields.computed import IndexField
+from fastdata.loading.fields.computed import NumberField
 from fastdata.loading.fields.field import Batch, BatchField, Context
 from fastdata.loading.fields.pipeline import Pipeline
 from fastdata.loading.fields.stats import Counters
@@ -137,7 +137,7 @@ class Run:
         images: Any = SimpleNamespace(fields=("image", "label"), **about)
         none: Any = None
         context = Context(images, source, none, none, none, Counters(1))
-        index = IndexField("index", context, in_part=False)
+        index = NumberField("index", context, lambda planned: planned.numbers)
         pipeline = Pipeline(context, {"image": Keys(self.bad, context), "index": index})
         return NativeIterator(pipeline, schedule, key, config, progress, length, None, lambda: None)
 

@@ -77,6 +77,7 @@ def libraries() -> dict[str, Callable[[], Any]]:
         "timm, AutoAugment, v0r": train(auto_augment="v0r"),
         "timm, 3-Augment (DeiT III)": train(auto_augment="3a", color_jitter=0.3),
         "timm, as SimCLR": train(color_jitter_prob=0.8, grayscale_prob=0.2, gaussian_blur_prob=0.5),
+        "timm, AugMix": train(auto_augment="augmix-m5-w4-d2"),
         "timm, training, resized keeping the ratio": train(train_crop_mode="rkrr"),
         "timm, training without augmentations": train(no_aug=True),
         "timm, evaluation": made(),

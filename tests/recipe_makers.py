@@ -104,7 +104,7 @@ def _torchvision(s: _Script) -> Makers:
             name = f"torchvision, reference, v{version}, {backend}"
             found[f"{name}, training"] = train(backend, version, "TrivialAugmentWide")
             found[f"{name}, evaluation"] = evaluation(backend, version)
-    for policy in ("RandAugment", "AutoAugment"):
+    for policy in ("RandAugment", "AugMix", "AutoAugment"):
         found[f"torchvision, reference, v1, pil, {policy}"] = train("pil", 1, policy)
         found[f"torchvision, reference, v2, tensor, {policy}"] = train("tensor", 2, policy)
     bicubic, crop = "torchvision, reference, v2, tensor, bicubic", v2.RandomResizedCrop

@@ -32,11 +32,13 @@ def apply(image: torch.Tensor, call: Call) -> torch.Tensor:
             mode, fill = _MODES[int(values[8])], _fill(values[9:])
             return first.perspective(image, list(values[:8]), mode, fill)
         case "contrast" | "saturation" | "sharpness" | "hue" as kind:
-            return getattr(second, f"adjust_{kind}")(image, values[0])
+            functional = first if values[-1] == 1 else second
+            return getattr(functional, f"adjust_{kind}")(image, values[0])
         case "grayscale":
-            return second.rgb_to_grayscale(image, int(values[0])).contiguous()
+            functional = first if values[-1] == 1 else second
+            return functional.rgb_to_grayscale(image, int(values[0])).contiguous()
         case "autocontrast":
-            return second.autocontrast(image)
+            return (first if values[-1] == 1 else second).autocontrast(image)
         case "brightness":
             return first.adjust_brightness(image, values[0])
         case "posterize":

@@ -60,6 +60,7 @@ IMAGES: dict[str, Callable[[], Any]] = {
         [_floats(tv.RandomResizedCrop(32), tv.RandAugment()), tv.RandomErasing(0.5)]
     ),
     "AutoAugment": lambda: _floats(tv.RandomResizedCrop(32), tv.AutoAugment()),
+    "AugMix": lambda: _floats(tv.Resize((40, 40)), tv.AugMix(), tv.RandomCrop(32, padding=2)),
     "colours": lambda: ours.Compose(
         [CROP, ours.ColorJitter(0.4, 0.4, 0.4, 0.1), ours.RandomGrayscale(0.2), ours.PillowBlur()]
     ),

@@ -282,6 +282,9 @@ def test_all_colours_turn_as_pillows(shift: int) -> None:
         ("pad", [1, 0, 0, 0, 4, 0, 0, 0], "mode"),
         ("pad", [1 << 24, 1 << 24, 0, 0, 0, 0, 0, 0], "1 GiB"),
         ("tensor_affine", [1e10, 0, 0, 0, 1, 0, 1, 0, 0, 0], "coefficient"),
+        ("mix_begin", [1.1], "weight"),
+        ("mix_add", [0.5], "mixed"),
+        ("mix_end", [1], "mixed"),
         ("dance", [], "not one of _native.OPERATIONS"),
     ],
 )

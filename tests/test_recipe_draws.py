@@ -62,3 +62,10 @@ def test_a_mutant_is_found(mutant: str) -> None:
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_the_same_transform_is_no_difference(seed: int) -> None:
     assert differences(native(view(), seed=seed), published()) == []
+
+
+@pytest.mark.parametrize("tensors", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_augmix_is_distributed_as_torchvisions(tensors: bool) -> None:
+    v2 = import_torchvision().transforms.v2
+    transform = v2.Compose([*[v2.PILToTensor()] * tensors, v2.AugMix(alpha=0.5), v2.PILToTensor()])
+    assert differences(native(transform), originals(transform)) == []

@@ -155,6 +155,9 @@ def test_operations_give_timms_pixels(tv: Any, data: Any, magnitude: float) -> N
             assert away <= (name[:5] in ("Rotat", "Shear", "Trans")), (name, index)
 
 
+# --- AugMix ----------------------------------------------------------------------------------
+
+
 # --- geometry --------------------------------------------------------------------------------
 
 

@@ -30,6 +30,7 @@ MODE = TV.InterpolationMode
 ADDED = {
     **{key: {"mask_fill"} for key in ("Pad", "RandomAffine", "RandomCrop")},
     **{key: {"mask_fill"} for key in ("RandomPerspective", "RandomRotation", "RandomZoomOut")},
+    "AugMix": {"version"},
     "AutoAugment": {"version"},
     "CenterCrop": {"fill", "mask_fill", "padding_mode"},
     "ConvertBoundingBoxFormat": {"relative"},
@@ -90,6 +91,7 @@ INTERPOLATED: dict[str, Any] = {
     "AutoAugment": lambda tv, mode: tv.AutoAugment(interpolation=mode),
     "RandAugment": lambda tv, mode: tv.RandAugment(interpolation=mode),
     "TrivialAugmentWide": lambda tv, mode: tv.TrivialAugmentWide(interpolation=mode),
+    "AugMix": lambda tv, mode: tv.AugMix(interpolation=mode),
     "RandomResize": lambda tv, mode: tv.RandomResize(9, 12, mode),
     "RandomShortestSize": lambda tv, mode: tv.RandomShortestSize(9, 12, mode),
     "ScaleJitter": lambda tv, mode: tv.ScaleJitter((9, 12), interpolation=mode),

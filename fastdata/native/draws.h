@@ -4,8 +4,11 @@
 // SplitMix64: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+
+#include "portable.h"
 
 namespace fastdata {
 
@@ -40,6 +43,31 @@ inline int64_t draw_integer(uint64_t key, uint64_t draw, int64_t bound) {
   const auto wide =
       static_cast<unsigned __int128>(draw_bits(key, draw)) * static_cast<uint64_t>(bound);
   return static_cast<int64_t>(wide >> 64);
+}
+
+/// Of the gamma distribution, above 0, from all draws of a key of its own. `shape` is above 0.
+/// Marsaglia, Tsang, "A simple method for generating gamma variables", 2000; normal values by Box
+/// and Muller.
+inline double draw_gamma(uint64_t key, double shape) {
+  constexpr double kTwoPi = 6.283185307179586, kLeast = 1e-300;
+  uint64_t draw = 0;
+  const auto above_0 = [&] { return 1 - draw_uniform(key, draw++); };
+  double factor = 1;
+  if (shape < 1) {
+    factor = portable_exp(std::max(portable_log(above_0()) / shape, -690.0));
+    shape += 1;
+  }
+  const double d = shape - 1.0 / 3, c = 1 / std::sqrt(9 * d);
+  while (true) {
+    double sine, cosine;
+    const double radius = std::sqrt(-2 * portable_log(above_0()));
+    portable_sine_cosine(kTwoPi * draw_uniform(key, draw++), sine, cosine);
+    const double x = radius * cosine, root = 1 + c * x, u = above_0();
+    if (root <= 0) continue;
+    const double v = root * root * root;
+    if (portable_log(u) < 0.5 * x * x + d - d * v + d * portable_log(v))
+      return std::max(factor * d * v, kLeast);
+  }
 }
 
 }  // namespace fastdata

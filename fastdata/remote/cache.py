@@ -23,7 +23,6 @@ import re
 import struct
 import time
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 from fastdata._native import crc32c
@@ -43,8 +42,6 @@ _MAGIC = b"fdpiece1"
 
 #: Most bytes downloaded into a cache at once: more would only delay the first pieces.
 _UNDER_WAY = 64 << 20
-#: Most pieces that a process fills at once, of all datasets: each needs several open files.
-_MOST_FILLS = 32
 #: Seconds between two checks whether another process has filled a piece.
 _POLL = 0.05
 #: Seconds to wait for a process that fills a piece or counts: it may be suspended.
@@ -204,7 +201,7 @@ class PieceCache(RangeCache):
         stop = start + self._size(piece)
         end = time.monotonic() + _PATIENCE
         while time.monotonic() < end:
-            async with self._slots, _fills_on(self._reader.loop):
+            async with self._slots:
                 if self._full:
                     return None
                 descriptor = self._lock(partial)
@@ -332,12 +329,6 @@ class PieceCache(RangeCache):
                     if name[1] == "piece":
                         pieces.append((stat.st_mtime, stat.st_size, Path(entry.path)))
         return pieces
-
-
-@cache
-def _fills_on(loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
-    """Return the limit of fills at once; a forked process has another loop."""
-    return asyncio.Semaphore(_MOST_FILLS)
 
 
 def _open_no_link(path: str, flags: int) -> int:

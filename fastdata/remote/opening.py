@@ -252,14 +252,8 @@ class RemoteSource(FetchedSource, IndexedSource):
                 if not _is_sound(path, entry):
                     for left in folder.glob(f"*{PARTIAL_SUFFIX}"):  # of a killed process
                         left.unlink()
-                    download(
-                        join_url(self.url, entry.name),
-                        path,
-                        size=entry.size,
-                        crc32c=entry.crc32c,
-                        storage_options=self.storage_options,
-                        progress=advance,
-                    )
+                    url, expected = join_url(self.url, entry.name), (entry.size, entry.crc32c)
+                    download(url, path, *expected, self.storage_options, advance)
         except FileNotFoundError:
             raise CorruptionError(
                 f"{redact(self.url)}: {entry.name} is missing, though the manifest names it",

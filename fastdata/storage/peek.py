@@ -80,18 +80,11 @@ def peek(place: str | os.PathLike[str]) -> Peek:
         ("parquet", "Parquet", files, r"(?i).*\.parquet"),
         ("parquet", "Parquet in folders of Hive", folders, r"[^=]+=.*"),
         ("webdataset", "tar files", files, r"(?i).*\.tar"),
-        ("cifar10", "CIFAR-10", files | folders, r"cifar-10-.*"),
-        ("cifar100", "CIFAR-100", files | folders, r"cifar-100-.*"),
     ):
         if any(re.fullmatch(wanted, name) for name in names):
             return _source(kind, what, named)
-    for kind, what, names, wanted in (
-        ("arrow", "Arrow files", files, r".*\.arrow"),
-        ("mds", "MDS shards of Streaming", files, r".*\.mds(\..+)?"),
-        ("lmdb", "an LMDB", files | folders, r".*\.(mdb|lmdb)|.*_lmdb"),
-    ):
-        if any(re.fullmatch(wanted, name) for name in names):
-            return Peek(what, f"fastdata convert {kind} --root {named}", kind=kind)
+    if any(name.endswith(".arrow") for name in files):
+        return Peek("Arrow files", f"fastdata convert arrow --root {named}", kind="arrow")
     if is_file and re.fullmatch(r".*\.(tar\.\w+|tgz)", path.name):
         return Peek("a compressed tar, of which no single sample can be read", f"gunzip {named}")
     if lower and lower <= _SPLITS:

@@ -43,7 +43,7 @@ from fastdata.transforms.crops import (
     RandomVerticalFlip,
 )
 from fastdata.transforms.output import Normalize, RandomErasing
-from fastdata.transforms.policies import AutoAugment, RandAugment, TrivialAugmentWide
+from fastdata.transforms.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from fastdata.transforms.resizes import (
     RandomResize,
     RandomResizedCrop,
@@ -64,6 +64,7 @@ from fastdata.transforms.targets import (
 from fastdata.transforms.warps import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
+    "AugMix",
     "AutoAugment",
     "BySize",
     "CenterCrop",

@@ -167,8 +167,29 @@ class SampledSteps(Holder):
 
 
 @dataclass(frozen=True)
+class MixedSteps(Holder):
+    """The image mixed with the results of several steps, with random weights.
+
+    No step changes the size. ``concentration`` of the weights' Dirichlet distributions is above 0,
+    at most 1e6. ``how`` is `SUM`, `BLENDED_SUM` or `BLENDS` of `fastdata.transforms.tree`.
+    """
+
+    transforms: tuple[Step, ...]
+    concentration: float
+    how: int
+
+    @property
+    def words(self) -> str:
+        return f"a mixture of {self.either(' | ')}"
+
+    def emit(self, tree: Builder) -> None:
+        with tree.node("mix", concentration=self.concentration, mixing=self.how):
+            tree.apart(self.transforms)
+
+
+@dataclass(frozen=True)
 class OnTensors(Step):
-    """Step on a tensor of bytes, with the arithmetic of torchvision's v2 there.
+    """Step on a tensor of bytes, with the arithmetic of torchvision's v1 or v2 there.
 
     ``filled``: it has a fill; on tensors, none is not the same as 0.
     """

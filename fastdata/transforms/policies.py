@@ -13,13 +13,15 @@ import numpy as np
 from fastdata import _native
 from fastdata.errors import UsageError
 from fastdata.transforms.base import Transform
-from fastdata.transforms.checks import Fill, Warp, choice, whole, whole_from
+from fastdata.transforms.checks import Fill, Warp, choice, number_from, optional, whole, whole_from
+from fastdata.transforms.checks import fill as check_fill
 from fastdata.transforms.outcomes import Declined
 from fastdata.transforms.reading import Reading
 from fastdata.transforms.tree import (
     HEIGHT,
     NO_CENTER,
     NO_MOVE,
+    SUM,
     TO_ZERO,
     WIDTH,
     Builder,
@@ -139,6 +141,72 @@ class TrivialAugmentWide(_Policy):
                 _augmentation(tree, self, name, _WIDE_SPACE, bins, range(bins))
 
 
+@dataclass(frozen=True)
+class AugMix(_Policy):
+    """Mix the image with the results of chains of augmentations (Hendrycks et al., 2020).
+
+    Pixels are those that torchvision computes on tensors, for PIL images, too. Weights are of a
+    Dirichlet distribution: of the image and of all chains together, then of each chain.
+
+    Attributes:
+        severity: Greatest strength, 1 to 10.
+        mixture_width: Number of chains, 1 to 100.
+        chain_depth: Number of augmentations in a chain, up to 100; 0 or less: 1 to 3, each as
+            likely.
+        alpha: The distributions' concentration, above 0.
+        all_ops: With brightness, contrast, colour and sharpness.
+        interpolation: ``nearest`` or ``bilinear``; otherwise as in :class:`AutoAugment`.
+        fill: As in :class:`AutoAugment`; None: 0, without a blend along the edge.
+        version: 1 or 2: computes as torchvision's v1 or v2.
+    """
+
+    otherwise_on_tensors = False
+
+    severity: Annotated[int, whole_from(1, 10)] = 3
+    mixture_width: Annotated[int, whole_from(1, 100)] = 3
+    chain_depth: Annotated[int, whole_from(-100, 100)] = -1
+    alpha: Annotated[float, number_from(1e-6, 1e6)] = 1.0
+    all_ops: bool = True
+    interpolation: Warp = "bilinear"
+    fill: Annotated[Fill, optional(check_fill)] = None
+    version: _Version = field(default=1, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.interpolation == "bicubic":
+            raise UsageError(
+                "AugMix: interpolation 'bicubic' is not one for tensors.", "Give 'bilinear'."
+            )
+
+    @property
+    def words(self) -> str:
+        return f"AugMix ({self.mixture_width} chains of severity {self.severity})"
+
+    def emit(self, tree: Builder) -> None:
+        depths = [self.chain_depth] if self.chain_depth > 0 else [1, 2, 3]
+        with (
+            tree.on_tensors(self.version, self.fill is not None),
+            tree.node("mix", concentration=self.alpha, mixing=SUM),
+        ):
+            for _ in range(self.mixture_width):
+                with tree.node("choice", int(len(depths) > 1), sums=()):
+                    for depth in depths:
+                        with tree.node("sequence"):
+                            for _ in range(depth):
+                                self._emit_one(tree)
+
+    def _emit_one(self, tree: Builder) -> None:
+        at = range(self.severity)
+        with tree.node("choice", sums=()):
+            for name in _MIXED if self.all_ops else _MIXED_FEW:
+                if name == "Posterize":  # from 4 bits on
+                    kept = _strengths(name, _MIX_SPACE, _MIX_BINS, self.version)
+                    bits = tree.table([bits - 4 for bits in kept[: self.severity]])
+                    tree.add("posterize", bits=bits)
+                else:
+                    _augmentation(tree, self, name, _MIX_SPACE, _MIX_BINS, at)
+
+
 # --- augmentations of policies -----------------------------------------------------------------
 
 # torchvision's ``_augmentation_space``: strengths are evenly spaced from 0 to these; those of
@@ -149,7 +217,11 @@ _NAMES = (
 )
 _SPACE = dict(zip(_NAMES, (0.3, 0.3, *(150 / 331,) * 2, 30.0, *(0.9,) * 4, 4.0), strict=True))
 _WIDE_SPACE = dict(zip(_NAMES, (0.99, 0.99, 32.0, 32.0, 135.0, *(0.99,) * 4, 6.0), strict=True))
+_MIX_SPACE = {**_SPACE, "TranslateX": 1.0 / 3.0, "TranslateY": 1.0 / 3.0}
+_MIX_BINS = 10
 _CHOICES = ("Identity", *_SPACE, "Solarize", "AutoContrast", "Equalize")
+
+_MIXED = _CHOICES[1:]
 
 _FACTORS = {
     "Brightness": "brightness",
@@ -157,6 +229,7 @@ _FACTORS = {
     "Contrast": "contrast",
     "Sharpness": "sharpness",
 }
+_MIXED_FEW = tuple(name for name in _MIXED if name not in _FACTORS)
 _PLAIN = {"AutoContrast": "autocontrast", "Equalize": "equalize", "Invert": "invert"}
 
 

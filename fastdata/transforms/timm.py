@@ -20,6 +20,7 @@ from fastdata.transforms.nodes import (
     Apply,
     ChosenStep,
     DrawnNumber,
+    MixedSteps,
     Operation,
     Policy,
     SampledSteps,
@@ -36,7 +37,7 @@ from fastdata.transforms.outcomes import (
 from fastdata.transforms.output import RandomErasing
 from fastdata.transforms.reading import Chain, Step
 from fastdata.transforms.resizes import RandomResizedCrop, ResizeKeepRatio, ResizeToSequence
-from fastdata.transforms.tree import HEIGHT, NO_CENTER, TO_ZERO, UP, WIDTH
+from fastdata.transforms.tree import BLENDED_SUM, BLENDS, HEIGHT, NO_CENTER, TO_ZERO, UP, WIDTH
 
 
 def mixes_bytes(collate_fn: Any) -> bool:
@@ -312,6 +313,17 @@ def _auto_augment(transform: Any) -> Step:
     return Policy((ChosenStep(policies),), f"timm's AutoAugment (one of {len(policies)})")
 
 
+def _aug_mix(transform: Any) -> Step:
+    width, depth, alpha = int(transform.width), int(transform.depth), float(transform.alpha)
+    if not (1 <= width <= 100 and depth <= 100 and 1e-6 <= alpha <= 1e6):
+        raise ValueError(f"{width} chains of depth {depth} with alpha {alpha}")
+    one = ChosenStep(_augmentations(transform.ops))
+    depths = (depth,) if depth > 0 else (1, 2, 3)
+    chain = ChosenStep(tuple(Chain((one,) * count) for count in depths))
+    mixed = MixedSteps((chain,) * width, alpha, BLENDS if transform.blended else BLENDED_SUM)
+    return Policy((mixed,), f"timm's AugMix ({width} chains of {len(transform.ops)} operations)")
+
+
 _PATCHES = Declined("it makes sequences of patches, of another length for each image")
 
 TABLE = Translators(
@@ -323,7 +335,7 @@ TABLE = Translators(
         "timm.data.tf_preprocessing",
     ),
     {
-        "AugMixAugment": Declined("it mixes the results of several augmentations"),
+        "AugMixAugment": on_pil(_aug_mix),
         "AugmentOp": on_pil(_one),
         "AutoAugment": on_pil(_auto_augment),
         "CenterCropOrPad": on_pil(_center_crop),

@@ -54,7 +54,6 @@ _DECLINED = {
     **dict.fromkeys(("ClampKeyPoints", "SanitizeKeyPoints"), _BOXES),
     **dict.fromkeys(("CutMix", "MixUp"), _BATCHES),
     **dict.fromkeys(("FiveCrop", "TenCrop"), _CROPS),
-    "AugMix": Declined("it mixes the results of several augmentations", moves=True),
     "SetClampingMode": _BOXES,
     "Lambda": Declined("it calls a function of the user's"),
     "UniformTemporalSubsample": Declined("it is for videos"),

@@ -24,12 +24,13 @@ from fastdata.transforms.forms import MASK_FILTER, PADDING_MODES, WARPS
 # the others.
 _LEADING_DRAWS, _FILTER_DRAW, _FIRST_DRAW = 32, 22, 1 << 16
 
-# Enum classes Unit and Rounding of native/augment/program.h.
+# Enum classes Unit, Rounding and Mixing of native/augment/program.h.
 WIDTH, HEIGHT = 1, 2
 TO_ZERO, TO_EVEN, UP = 1, 2, 3
+SUM, BLENDED_SUM, BLENDS = 0, 1, 2
 
 # Nodes that only lead to others.
-_WITH_CHILDREN = ("sequence", "apply", "choice", "order", "sample")
+_WITH_CHILDREN = ("sequence", "apply", "choice", "order", "sample", "mix")
 
 # Steps on pixels that leave them in their places, as operations do. Masks keep their values there.
 _STILL_STEPS = ("shuffle_channels", "erase")
@@ -153,7 +154,7 @@ class Builder:
         if self._mask is not None and (is_call or kind in _STILL_STEPS):
             kind, draws, values = "sequence", self._draws_of(kind, draws), {}
         elif self._tensors and is_call and kind in _ON_TENSORS:
-            kind = f"tensor_{kind}"
+            kind, values = f"tensor_{kind}", {**values, "version": self._tensors}
         self._append(kind, draws, values)
 
     def _append(self, kind: str, draws: int | None, values: Mapping[str, Values]) -> None:

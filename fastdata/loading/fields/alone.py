@@ -142,5 +142,7 @@ class DeclinedSample:
             size = drawn.output_size(view)
             if memory.array[slot].shape[1::-1] != size:
                 form = program.output.dtype, program.output.channels_last, program.output.channels
-                memory.patch(BufferPool(0, False).images(0, np.array([size]), *form), [slot], [0])
+                memory.patch(
+                    BufferPool(0, False).images(("", 0), np.array([size]), *form), [slot], [0]
+                )
         return memory.array[slot : slot + 1]

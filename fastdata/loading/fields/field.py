@@ -74,7 +74,7 @@ class Context:
         readable: The dataset.
         source: Its opened source.
         start: Starts work of the core, in decode threads or in the consumer's.
-        pool: Memory of the first images; other fields take pools of their own from it.
+        pool: Memory of batches.
         helpers: Threads that decode what the core declines.
         counters: Statistics of the pass.
         remote: Prefetcher of the pass's bytes; None for a local source.

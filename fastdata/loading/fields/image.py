@@ -103,7 +103,6 @@ class ImageField(EncodedField):
         self._recipes, self._reader, self._moved = recipes, reader, moved
         self._table = source.table_of() if source.capabilities.local else None
         first = name == "image"
-        self._pool = context.pool if first else context.pool.of(name)
         self._columns = [one.name for one in source.fields if first and one == LABEL]
 
     def plan_fetches(
@@ -274,11 +273,11 @@ class ImageField(EncodedField):
         self, batch: Batch, state: ImageState, view: int, skip: npt.NDArray[np.bool_] | None
     ) -> BatchMemory:
         """Return memory for one view of a batch; ``skip`` as of `_decode`."""
-        program = state.draw.recipe.programs[view]
+        program, pool = state.draw.recipe.programs[view], self._context.pool
         form = program.output.dtype, program.output.channels_last, program.output.channels
         if program.one_size:
-            return self._pool.batch(view, len(batch), program.size, *form)
-        return self._pool.images(view, state.draw.sizes(view, skip), *form)
+            return pool.batch((self.name, view), len(batch), program.size, *form)
+        return pool.images((self.name, view), state.draw.sizes(view, skip), *form)
 
     def _decode(
         self, batch: Batch, state: ImageState, skip: npt.NDArray[np.bool_] | None = None

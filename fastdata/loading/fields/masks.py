@@ -72,7 +72,6 @@ class MaskField(EncodedField):
     def __init__(self, name: str, context: Context, source: Source, reader: TargetReader) -> None:
         super().__init__(name, context, source)
         self._reader, self._target = reader, reader.joint.targets[name]
-        self._pool = context.pool.of(name)
 
     def deliver(self, batch: Batch) -> torch.Tensor | list[torch.Tensor]:
         """Return (N, channels, height, width), or a list of several sizes.
@@ -202,7 +201,7 @@ class MaskField(EncodedField):
     def _memory(self, count: int, shape: tuple[int, int, int], dtype: str) -> torch.Tensor:
         channels, height, width = shape
         size = max(width, 1), max(height, 1)
-        return self._pool.batch(0, count, size, dtype, False, channels).tensor  # type: ignore[no-any-return]
+        return self._context.pool.batch((self.name, 0), count, size, dtype, False, channels).tensor  # type: ignore[no-any-return]
 
     def _values(self, batch: Batch) -> list[Any]:
         """Return the mask of each sample; None where it failed."""

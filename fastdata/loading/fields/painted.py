@@ -49,7 +49,6 @@ class OutlineField(BatchField):
         super().__init__(name, context)
         self._columns, self._reader = columns, reader
         self._target = reader.joint.targets[name]
-        self._pool = context.pool.of(name)
 
     def deliver(self, batch: Batch) -> Any:
         """Return a `fastdata.Ragged` if all masks have one size, else a list."""
@@ -128,7 +127,7 @@ class OutlineField(BatchField):
         return {one.name: one.column(batch)[which] for one in self._columns}
 
     def _room(self, size: int) -> tuple[torch.Tensor, npt.NDArray[np.uint8]]:
-        return self._pool.flat(0, size, "uint8")
+        return self._context.pool.flat((self.name, 0), size, "uint8")
 
     def _values(self, batch: Batch) -> list[Any]:
         state: OutlineState = batch.states[self]

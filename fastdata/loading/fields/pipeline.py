@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fastdata.errors import FastdataError
 from fastdata.executors import await_done
 from fastdata.loading.fields.columns import BlobField, ColumnField, LabelField, TargetField
-from fastdata.loading.fields.computed import GeometryField, IndexField, KeyField, PartField
+from fastdata.loading.fields.computed import GeometryField, KeyField, NumberField
 from fastdata.loading.fields.field import Batch, BatchField, Context
 from fastdata.loading.fields.image import ImageField
 from fastdata.loading.fields.masks import MaskField
@@ -184,8 +184,14 @@ def open_pipeline(
 
     def computed(name: str) -> BatchField:
         if name == "index":
-            return IndexField(name, context, in_part=names is None)
-        return PartField(name, context) if name == SOURCE else KeyField(name, context)
+            if names is not None:
+                return NumberField(name, context, lambda planned: planned.numbers)
+            return NumberField(
+                name, context, lambda planned: readable.rows_in_parts(planned.indices)
+            )
+        if name == SOURCE:
+            return NumberField(name, context, lambda planned: readable.part_of(planned.indices))
+        return KeyField(name, context)
 
     def plain(name: str) -> BatchField:
         one = stored.get(name)

@@ -1,5 +1,8 @@
 #include "augment/canvas.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "simd/kernels.h"
 
 namespace fastdata {
@@ -15,7 +18,20 @@ Status Canvas::lay_out(int width, int height, int channels, Planes& planes) {
   return {};
 }
 
+void Mixture::begin(const Planes& image, float weight) {
+  clear();
+  const size_t size = image.size();
+  std::memcpy(original.reserve(size), image.data, size);
+  float* sum = sums.reserve<float>(size);
+  std::fill_n(sum, size, 0.f);
+  kernels().add_weighted(image.data, size, weight, sum);
+  width = image.width;
+  height = image.height;
+  channels = image.channels;
+}
+
 Status Canvas::reset(int width, int height, int channels) {
+  mix.clear();
   if (Status s = lay_out(width, height, channels, image_); !s.ok()) return s;
   image_.data = buffers_[current_].reserve(image_.size() + kRowPadding);
   return {};
@@ -34,7 +50,7 @@ void Canvas::swap() {
 }
 
 void Canvas::trim(size_t keep) {
-  for (Buffer* buffer : {&buffers_[0], &buffers_[1], &scratch})
+  for (Buffer* buffer : {&buffers_[0], &buffers_[1], &scratch, &mix.original, &mix.sums})
     if (buffer->size() > keep) buffer->release();
 }
 

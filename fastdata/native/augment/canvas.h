@@ -27,6 +27,20 @@ struct Planes {
   uint8_t* row(int channel, int y) const { return plane(channel) + stride * y; }
 };
 
+/// A weighted sum of images of one size, while it is made.
+struct Mixture {
+  Buffer original;  // the image that it began with
+  Buffer sums;      // floats, one for each byte
+  int width = 0, height = 0, channels = 0;
+
+  bool fits(const Planes& image) const {
+    return image.width == width && image.height == height && image.channels == channels;
+  }
+  /// Keeps the image, and begins with it. Throws std::bad_alloc.
+  void begin(const Planes& image, float weight);
+  void clear() { width = height = channels = 0; }
+};
+
 /// The image, and a second buffer for operations that cannot work in place. Keeps its memory from
 /// one image to the next. For one thread. Methods that need memory throw std::bad_alloc.
 class Canvas {
@@ -51,6 +65,7 @@ class Canvas {
   Buffer scratch;
   Axis x_axis, y_axis;
   HorizontalPlan plan;
+  Mixture mix;
 
  private:
   static Status lay_out(int width, int height, int channels, Planes& planes);

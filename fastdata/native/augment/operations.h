@@ -71,18 +71,28 @@ namespace fastdata {
   O(resize, Resize, P(width) P(height) P(filter))                                             \
   /* sides: 0 and more; mode: 0 constant, 1 edge, 2 reflect, 3 symmetric */                   \
   O(pad, Pad, P(left) P(top) P(right) P(bottom) P(mode) P(red) P(green) P(blue))              \
-  /* As torchvision.transforms.v2 does it to tensors of bytes */                              \
-  O(tensor_contrast, TensorContrast, P(factor))                                               \
-  O(tensor_saturation, TensorSaturation, P(factor))                                           \
-  O(tensor_sharpness, TensorSharpness, P(factor))                                             \
-  O(tensor_hue, TensorHue, P(turns))                                                          \
-  O(tensor_grayscale, TensorGrayscale, P(channels))                                           \
-  O(tensor_autocontrast, TensorAutocontrast)                                                  \
+  /* As torchvision does it to tensors of bytes; version: 1 or 2 */                           \
+  O(tensor_contrast, TensorContrast, P(factor) P(version))                                    \
+  O(tensor_saturation, TensorSaturation, P(factor) P(version))                                \
+  O(tensor_sharpness, TensorSharpness, P(factor) P(version))                                  \
+  O(tensor_hue, TensorHue, P(turns) P(version))                                               \
+  O(tensor_grayscale, TensorGrayscale, P(channels) P(version))                                \
+  O(tensor_autocontrast, TensorAutocontrast, P(version))                                      \
   /* of coordinates from the middle of the image; interpolation: 0 or 1; fill -1: none, and   \
      what is outside is 0 */                                                                  \
   O(tensor_affine, TensorAffine, FASTDATA_MATRIX(P) P(interpolation) P(red) P(green) P(blue)) \
   O(tensor_perspective, TensorPerspective,                                                    \
-    FASTDATA_MATRIX(P) P(g) P(h) P(interpolation) P(red) P(green) P(blue))
+    FASTDATA_MATRIX(P) P(g) P(h) P(interpolation) P(red) P(green) P(blue))                    \
+  /* A weighted sum of an image and of what becomes of it in several ways, truncated:         \
+     mix_begin keeps the image, and has its weight; */                                        \
+  O(mix_begin, MixBegin, P(weight))                                                           \
+  /* adds the image as it is now, and puts the kept one in its place; */                      \
+  O(mix_add, MixAdd, P(weight))                                                               \
+  /* 0 to 1: makes the sum so far its Image.blend with the image as it is now, and puts the   \
+     kept one in its place; */                                                                \
+  O(mix_blend, MixBlend, P(factor))                                                           \
+  /* 0 to 1: puts Image.blend of the kept image and the sum in its place; 1: the sum */       \
+  O(mix_end, MixEnd, P(factor))
 
 #define FASTDATA_OPERATION_VALUE(name) double name;
 #define FASTDATA_OPERATION(name, ...) name,

@@ -16,6 +16,7 @@ namespace fastdata {
 namespace {
 
 constexpr int kMaxDepth = 64;
+constexpr double kMaxConcentration = 1e6;
 
 // 360 degrees.
 constexpr double kTurn = 360 * (3.14159265358979323846 / 180.0);
@@ -130,6 +131,13 @@ void StepProgram::check_children(const Node& node, int children) const {
       if (weights.count != children || !(count.a >= 0 && count.a <= static_cast<double>(positive)))
         throw std::invalid_argument(
             "a sample needs a weight a child, and as many above 0 as it takes");
+      return;
+    }
+    case StepKind::mix: {
+      if (!children) throw std::invalid_argument("a mixture of nothing");
+      const double mixing = value("mixing").a;
+      if (mixing != 0 && mixing != 1 && mixing != 2)
+        throw std::invalid_argument("a mixture made in no way there is");
       return;
     }
     case StepKind::iou_crop:
@@ -310,6 +318,47 @@ Status StepProgram::visit(const steps::SomeOf& step, int at, Drawing& drawing) c
     weights[chosen] = 0;
     if (Status s = visit(child, drawing); !s.ok()) return s;
   }
+  return {};
+}
+
+/// The weights of torchvision's AugMix (0.28), or of timm's (1.0), in their single precision: of
+/// the image and of the chains together, and of each of these.
+Status StepProgram::visit(const steps::Mixture& step, int at, Drawing& drawing) const {
+  const Node& node = nodes_[at];
+  if (!(step.concentration > 0 && step.concentration <= kMaxConcentration))
+    return {Code::bad_parameters, "a concentration that is not above 0, or beyond 1e6"};
+  const auto mixing = static_cast<Mixing>(step.mixing);
+  const uint64_t key = draw_bits(drawing.key(), node.draw);
+  uint64_t drawn = 0;
+  const auto next = [&] { return draw_gamma(draw_bits(key, drawn++), step.concentration); };
+  const double kept = next(), mixed = next();
+  std::vector<double> drawn_weights;
+  double sum = 0;
+  for (int child = at + 1; child < node.end; child = nodes_[child].end)
+    sum += drawn_weights.emplace_back(next());
+  const float rest = static_cast<float>(mixed / (kept + mixed));
+  std::vector<float> weights;
+  for (const double weight : drawn_weights)
+    weights.push_back(static_cast<float>(weight / sum) *
+                      (mixing == Mixing::blended_sum ? 1.f : rest));
+  float first = mixing == Mixing::blended_sum ? 0.f : 1.f;
+  if (mixing == Mixing::sum) first = static_cast<float>(kept / (kept + mixed));
+  if (mixing == Mixing::blends) {
+    float left = 1;  // of a blend, what those after it leave
+    for (auto weight = weights.rbegin(); weight != weights.rend(); ++weight) {
+      *weight = left > 0 ? std::min(*weight / left, 1.f) : 0.f;
+      left *= 1 - *weight;
+    }
+  }
+  drawing.add(Call::of(operations::MixBegin{first}));
+  int child = at + 1;
+  for (const float weight : weights) {
+    if (Status s = visit(child, drawing); !s.ok()) return s;
+    drawing.add(mixing == Mixing::blends ? Call::of(operations::MixBlend{weight})
+                                         : Call::of(operations::MixAdd{weight}));
+    child = nodes_[child].end;
+  }
+  drawing.add(Call::of(operations::MixEnd{mixing == Mixing::blended_sum ? rest : 1.f}));
   return {};
 }
 

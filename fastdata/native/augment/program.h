@@ -30,6 +30,11 @@ enum class ValueKind : uint8_t { FASTDATA_VALUES(FASTDATA_VALUE) };
 enum class Unit : uint8_t { one, width, height };  // that a, b and the bounds are multiples of
 enum class Rounding : uint8_t { none, to_zero, to_even, up };  // last of all
 
+// How a mixture is made of the weights: one sum, as by torchvision's AugMix; a sum of what the
+// children make, and a blend with that, as by timm's; one blend after the other, as by timm's that
+// is blended.
+enum class Mixing : uint8_t { sum, blended_sum, blends };
+
 /// Entry `index` of `count` floats evenly spaced from `start` to `end`, as torch.linspace rounds
 /// them: once, by a fused multiplication and addition.
 float linspace(double start, double end, int index, int count);
@@ -95,6 +100,7 @@ class StepProgram {
   Status visit(const steps::InOrder&, int at, Drawing& drawing) const;
   Status visit(const steps::SomeOf& step, int at, Drawing& drawing) const;
   void visit_call(const Node& node, Drawing& drawing) const;
+  Status visit(const steps::Mixture& step, int at, Drawing& drawing) const;
 
   std::vector<Node> nodes_;
   std::vector<Value> values_;

@@ -33,16 +33,19 @@ struct Entries {
 #define FASTDATA_CENTRE(P) P(bool, centred) P(double, x) P(double, y)
 
 // Steps with children: all of them in turn.
-#define FASTDATA_PARENTS(S, P)                                          \
-  S(sequence, Sequence, 0)                                              \
-  /* all of them with a probability */                                  \
-  S(apply, Apply, 1, P(double, p))                                      \
-  /* one of them: each as likely, or by sums of the weights up to it */ \
-  S(choice, Choice, 1, P(Entries, sums))                                \
-  /* all of them in a random order; as many draws */                    \
-  S(order, InOrder, 0)                                                  \
-  /* some of them, one after the other, none twice; as many draws */    \
-  S(sample, SomeOf, 0, P(double, count) P(Entries, weights))
+#define FASTDATA_PARENTS(S, P)                                                                 \
+  S(sequence, Sequence, 0)                                                                     \
+  /* all of them with a probability */                                                         \
+  S(apply, Apply, 1, P(double, p))                                                             \
+  /* one of them: each as likely, or by sums of the weights up to it */                        \
+  S(choice, Choice, 1, P(Entries, sums))                                                       \
+  /* all of them in a random order; as many draws */                                           \
+  S(order, InOrder, 0)                                                                         \
+  /* some of them, one after the other, none twice; as many draws */                           \
+  S(sample, SomeOf, 0, P(double, count) P(Entries, weights))                                   \
+  /* a mixture of the image and of what each child makes of it, with weights of Dirichlet's */ \
+  /* distribution, of two and of the children; `mixing`: enum class Mixing */                  \
+  S(mix, Mixture, 1, P(double, concentration) P(double, mixing))
 
 // Steps that may lead a program: RandomHorizontalFlip and RandomVerticalFlip, done.
 #define FASTDATA_FOLDED_STEPS(S, P)                                                            \
@@ -125,8 +128,10 @@ FASTDATA_STEPS(FASTDATA_STEP_STRUCT, FASTDATA_PARAMETER)
 #define FASTDATA_STEP_KIND(name, Struct, draws, ...) name,
 enum class StepKind : uint8_t { FASTDATA_STEPS(FASTDATA_STEP_KIND, FASTDATA_PARAMETER) call };
 
-constexpr bool has_children(StepKind kind) { return kind <= StepKind::sample; }
-constexpr bool may_be_folded(StepKind kind) { return kind <= StepKind::sanitize_boxes; }
+constexpr bool has_children(StepKind kind) { return kind <= StepKind::mix; }
+constexpr bool may_be_folded(StepKind kind) {
+  return kind != StepKind::mix && kind <= StepKind::sanitize_boxes;
+}
 
 const std::vector<NamedKind>& step_kinds();
 

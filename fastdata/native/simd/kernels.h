@@ -92,13 +92,16 @@ struct Kernels {
   void (*pack)(const uint8_t* r, const uint8_t* g, const uint8_t* b, int n, uint32_t* out);
   WarpRow warp_row;
 
-  // The same as torchvision's v2 does them to tensors (augment/tensor_core.h). `rest` is 1 -
-  // factor. tensor_sharpen leaves the row's ends alone.
-  void (*tensor_grey)(const uint8_t* r, const uint8_t* g, const uint8_t* b, size_t n, uint8_t* out);
-  void (*tensor_saturate)(uint8_t* r, uint8_t* g, uint8_t* b, size_t n, float factor, float rest);
-  void (*tensor_sharpen)(const uint8_t* above, const uint8_t* row, const uint8_t* below, int n,
-                         float rest, uint8_t* out);
-  void (*tensor_turn_hue)(uint8_t* r, uint8_t* g, uint8_t* b, size_t n, float turn);
+  // The same as torchvision does them to tensors; `second`: as its v2 does (augment/tensor_core.h).
+  // `rest` is 1 - factor. tensor_sharpen leaves the row's ends alone.
+  void (*tensor_grey)(bool second, const uint8_t* r, const uint8_t* g, const uint8_t* b, size_t n,
+                      uint8_t* out);
+  void (*tensor_saturate)(bool second, uint8_t* r, uint8_t* g, uint8_t* b, size_t n, float factor,
+                          float rest);
+  void (*tensor_sharpen)(bool second, const uint8_t* above, const uint8_t* row,
+                         const uint8_t* below, int n, float factor, float rest, uint8_t* out);
+  void (*tensor_turn_hue)(bool second, uint8_t* r, uint8_t* g, uint8_t* b, size_t n, float turn);
+  void (*add_weighted)(const uint8_t* pixels, size_t n, float weight, float* sums);
   void (*to_floats)(const uint8_t* pixels, size_t n, float* out);
   void (*to_bytes)(const float* sums, size_t n, uint8_t* out);  // truncated
   GridRow grid_row;

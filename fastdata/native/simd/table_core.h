@@ -62,6 +62,7 @@ constexpr Kernels kernels_of(Level level, DecodeVector vector = nullptr, JoinSym
       .tensor_saturate = tensor_saturate,
       .tensor_sharpen = tensor_sharpen,
       .tensor_turn_hue = tensor_turn_hue,
+      .add_weighted = add_weighted,
       .to_floats = to_floats,
       .to_bytes = to_bytes,
       .grid_row = grid_row,
