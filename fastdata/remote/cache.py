@@ -101,11 +101,9 @@ class PieceCache(RangeCache):
         self._full = False
 
     def counts(self) -> tuple[int, int]:
-        """See `RangeCache.counts`."""
         return self._reads, self._fills
 
     def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
-        """See `RangeCache.pieces`."""
         if start == stop:
             return []
         return [(file, n) for n in range(start // self._piece, (stop - 1) // self._piece + 1)]
@@ -152,7 +150,6 @@ class PieceCache(RangeCache):
             await self._once(piece, self._fill)
 
     def drop(self, file: FileRef, start: int, stop: int) -> None:
-        """See `RangeCache.drop`."""
         for piece in self.pieces(file, start, stop):
             self._path(piece).unlink(missing_ok=True)
 

@@ -108,7 +108,6 @@ class FetchedSource(Source):
         return self._present
 
     def start_pass(self, request: PassRequest) -> RemotePass:
-        """See `Source.start_pass`."""
         return RemotePass(self, self.ranges_of, *self.here(), self.options, request)
 
     def here(self) -> tuple[RangeReader, RangeCache | None]:
@@ -268,14 +267,12 @@ class RemoteSource(FetchedSource, IndexedSource):
 
     @property
     def summary(self) -> str:
-        """See `Source.summary`."""
         if self.manifest.groups is not None:
             return super().summary + ", decoded a row group at a time"
         folder = self.cache_folder
         return super().summary + (f", cached in {folder}" if folder else ", by ranges")
 
     def file(self, record: Row, number: int | None) -> str:
-        """See `IndexedSource.file`."""
         return redact(self._ref(record, number).url)
 
     def _ref(self, record: Row, number: int | None) -> FileRef:
@@ -291,7 +288,6 @@ class RemoteSource(FetchedSource, IndexedSource):
         return FileRef(self.files.places[number], self.files.sizes[number], f"{part}{number:06d}")
 
     def ref(self, extents: _native.Extents, slot: int, file: int, stop: int, row: int) -> FileRef:
-        """See `FetchedSource.ref`."""
         if file >= 0:
             return self.shared_file(file)
         query = "" if self._root is None else split_query(self._root)[1]
@@ -318,11 +314,9 @@ class RemoteSource(FetchedSource, IndexedSource):
 
     @property
     def server(self) -> str:
-        """See `FetchedSource.server`."""
         return self.url if is_url(self.url) else self._root or self.files.places[0]
 
     def here(self) -> tuple[RangeReader, RangeCache | None]:
-        """See `FetchedSource.here`."""
         return super().here() if self._whole is None else self._whole.here()
 
     def _cache_of(self, reader: RangeReader) -> RangeCache | None:
@@ -368,13 +362,11 @@ class RemoteParts(FetchedSource, PartsSource):
 
     @property
     def server(self) -> str:
-        """See `FetchedSource.server`."""
         first = self.part(0)
         assert isinstance(first, FetchedSource)
         return self.url if is_url(self.url) else first.server
 
     def ref(self, extents: _native.Extents, slot: int, file: int, stop: int, row: int) -> FileRef:
-        """See `FetchedSource.ref`."""
         part, own = self._place(row)
         assert isinstance(part, FetchedSource)
         return part.ref(extents, slot, file, stop, own)

@@ -147,7 +147,6 @@ class RowGroups(RangeCache):
         self._slots = asyncio.Semaphore(_DECODING)
 
     def counts(self) -> tuple[int, int]:
-        """See `RangeCache.counts`."""
         return self._reads, self._decoded
 
     def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
@@ -158,7 +157,6 @@ class RowGroups(RangeCache):
         return [(file, table.group_of(start >> VALUE_BITS))]
 
     def read_present(self, file: FileRef, start: int, stop: int) -> bytes | None:
-        """See `RangeCache.read_present`."""
         for piece in self.pieces(file, start, stop):
             group = self._held.get(piece)
             if group is not None:
@@ -177,7 +175,6 @@ class RowGroups(RangeCache):
         await self._group(piece)
 
     def drop(self, file: FileRef, start: int, stop: int) -> None:
-        """See `RangeCache.drop`."""
         for piece in self.pieces(file, start, stop):
             self._forget(piece)
 
