@@ -151,12 +151,10 @@ class ImageField(EncodedField):
         return recipe.finish(views) if recipe.joint is None else recipe.image(views)
 
     def clear(self, batch: Batch, slots: list[int]) -> None:
-        """See `BatchField.clear`."""
         for memory in batch.states[self].views:
             memory.clear(slots)
 
     def patch(self, batch: Batch, other: Batch, to: list[int], good: list[int]) -> None:
-        """See `BatchField.patch`."""
         super().patch(batch, other, to, good)
         state, theirs = batch.states[self], other.states[self]
         for memory, new in zip(state.views, theirs.views, strict=True):
@@ -164,7 +162,6 @@ class ImageField(EncodedField):
         state.draw.patch(theirs.draw, to, good)
 
     def cancel(self, batch: Batch) -> None:
-        """See `BatchField.cancel`."""
         super().cancel(batch)
         state = batch.states.get(self)
         if state is not None:

@@ -91,12 +91,10 @@ class MaskField(EncodedField):
         return [self._target.converted(torch.from_numpy(mask)) for mask in masks]
 
     def clear(self, batch: Batch, slots: list[int]) -> None:
-        """See `BatchField.clear`."""
         for slot in slots:
             batch.states[self].masks[slot] = None
 
     def patch(self, batch: Batch, other: Batch, to: list[int], good: list[int]) -> None:
-        """See `BatchField.patch`."""
         super().patch(batch, other, to, good)
         state, theirs = batch.states[self], other.states[self]
         for slot, at in zip(to, good, strict=True):
@@ -104,7 +102,6 @@ class MaskField(EncodedField):
             state.sizes[slot] = theirs.sizes[at]
 
     def begin(self, batch: Batch, state: Any) -> None:
-        """See `BatchField.begin`."""
         waits: list[Any] = [batch.draw]
         if self._context.remote is not None:
             self._gather(batch, state)
