@@ -158,7 +158,7 @@ class JoinedSource(Source):
 
 def _joined(count: int, slots: Sequence[Rows], parts: Sequence[BlobColumn]) -> BlobColumn:
     """Return the rows of several sources as one column; ``slots`` are theirs in it."""
-    extents = _native.Extents.join(count, [one.extents for one in parts], slots)
+    extents = _native.Extents.join(count, [one.extents for one in parts], list(slots))
     order = np.argsort(np.concatenate(slots))
     arrays = {
         array: np.concatenate([getattr(one, array) for one in parts])[order]

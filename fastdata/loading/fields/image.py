@@ -319,19 +319,22 @@ class ImageField(EncodedField):
         """Collect finished jobs: counts, seek points, and failures, which go to other decoders."""
         counters = self._context.counters
         for job in state.pending:
-            failures, tables, *work = job.collect()
-            counters.add_work(*work)
+            failures, tables, reading, decoding, read = job.collect()
+            counters.add_work(reading, decoding, read)
             if tables:
                 counters.built += len(tables)
                 indices = batch.planned.indices
-                built = [(int(indices[slot]), Stamped(*table)) for slot, *table in tables]
+                built = [
+                    (int(indices[slot]), Stamped(table, size, time))
+                    for slot, table, size, time in tables
+                ]
                 self._source.built(built)
             if state.rows is not None:
                 self._take_rows(batch, state, job, len(failures))
-            for slot, *failure in failures:
+            for slot, code, detail, offset in failures:
                 if slot in state.failed:
                     continue
-                verdict = Verdict(*failure)
+                verdict = Verdict(code, detail, offset)
                 if verdict.code in NOT_NATIVE and state.blobs.pillow[slot]:
                     verdict = (
                         Verdict()
