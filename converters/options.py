@@ -34,11 +34,6 @@ _TRAINING = {"train", "training"}
 
 #: Fields without a format that count pixels of the image, by the kind of their source.
 _IN_PIXELS: dict[Any, tuple[str, ...]] = {"coco": ("areas",)}
-#: Kinds of sources without an argument that others have.
-_WITHOUT = {
-    "fields": ("imagefolder",),
-    "image_column": ("imagefolder",),
-}
 #: Executors of packing's tasks.
 EXECUTORS = ("local", "ray")
 #: Containers of several files, and default bytes of images and fields at which one ends.
@@ -87,7 +82,7 @@ class PackOptions:
 def require_arguments(kind: str, arguments: Iterable[str]) -> None:
     """Raise UsageError for an argument that a kind of source does not have."""
     for name in arguments:
-        if kind in _WITHOUT.get(name, ()):
+        if name in ("fields", "image_column") and kind in ("imagefolder", "images", "lmdb"):
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} has no effect on --kind {kind}", "Leave it out.")
 

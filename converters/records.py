@@ -72,13 +72,9 @@ class Record(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of all its blobs in the source, and of its columns' values."""
-        return self.length + sum(blob.length for blob in self.blobs) + self.values_size
-
-    @property
-    def values_size(self) -> int:
-        """Bytes of its columns' values, about."""
-        return sum(size_of(value) for value in self.fields if not isinstance(value, Record))
+        """Bytes of all its blobs in the source, and of its columns' values, about."""
+        values = (value for value in self.fields if not isinstance(value, Record))
+        return self.length + sum(blob.length for blob in self.blobs) + sum(map(size_of, values))
 
 
 class Tables(NamedTuple):

@@ -246,16 +246,6 @@ def test_a_full_disk_where_an_index_of_first_use_is_kept(
             ImageDataset(tmp_path / "a.tar")
 
 
-@pytest.mark.parametrize("container", ["lmdb", "folder"])
-def test_room_is_looked_for_first(tmp_path: Path, container: str) -> None:
-    root = make_tree(tmp_path / "in", [f"a/{n}.jpg" for n in range(300)])
-    with small_disk(tmp_path / "disk", 200_000 if container != "folder" else 90_000):
-        out = tmp_path / "disk" / "out"
-        result = convert("imagefolder", "--root", root, "--out", out, "--to", container)
-        require_said(result, 1, f"{out}: about", "needed", "free", "--out")
-        assert list((tmp_path / "disk").iterdir()) == []
-
-
 @pytest.fixture(scope="module")
 def deceptive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tree whose pixels need far more room than the even sample of every second image shows."""

@@ -166,7 +166,6 @@ class _DALIPath(NativePath):
         return open_pipeline(context, self._recipes, self._readables, self._config.fields, images)
 
     def start(self, *args: Any, **named: Any) -> Iterator[Any]:
-        """See `NativePath.start`."""
         batches = super().start(*args, **named)
         return batches if self._device.type == "cpu" else _OnCopyStream(batches, self._device)
 

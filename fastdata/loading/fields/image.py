@@ -150,12 +150,10 @@ class ImageField(EncodedField):
         return recipe.finish(views) if recipe.joint is None else recipe.image(views)
 
     def clear(self, batch: Batch, slots: list[int]) -> None:
-        """See `BatchField.clear`."""
         for memory in batch.states[self].views:
             memory.clear(slots)
 
     def patch(self, batch: Batch, other: Batch, to: list[int], good: list[int]) -> None:
-        """See `BatchField.patch`."""
         super().patch(batch, other, to, good)
         state, theirs = batch.states[self], other.states[self]
         for memory, new in zip(state.views, theirs.views, strict=True):
@@ -163,7 +161,6 @@ class ImageField(EncodedField):
         state.draw.patch(theirs.draw, to, good)
 
     def cancel(self, batch: Batch) -> None:
-        """See `BatchField.cancel`."""
         super().cancel(batch)
         state = batch.states.get(self)
         if state is not None:
@@ -319,14 +316,14 @@ class ImageField(EncodedField):
         """Collect finished jobs: counts, seek points, and failures, which go to other decoders."""
         counters = self._context.counters
         for job in state.pending:
-            failures, tables, reading, decoding, read = job.collect()
-            counters.add_work(reading, decoding, read)
+            failures, tables, read, decoding, size = job.collect()
+            counters.add_work(read, decoding, size)
             if tables:
                 counters.built += len(tables)
                 indices = batch.planned.indices
                 built = [
-                    (int(indices[slot]), Stamped(table, size, time))
-                    for slot, table, size, time in tables
+                    (int(indices[slot]), Stamped(table, size, mtime_ns))
+                    for slot, table, size, mtime_ns in tables
                 ]
                 self._source.built(built)
             if state.rows is not None:
