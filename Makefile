@@ -30,7 +30,7 @@ $(VENV)/.done: setup.cfg setup.py pyproject.toml constraints.txt $(shell find fa
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --no-compile --upgrade pip
 	$(BIN)/pip install -q --no-compile -c constraints.txt torch
-	$(BIN)/pip install -q --no-compile -c constraints.txt --no-deps torchvision mosaicml-streaming
+	$(BIN)/pip install -q --no-compile -c constraints.txt --no-deps torchvision
 	$(BIN)/pip install -q --no-compile -c constraints.txt -e '.[dev]'
 	touch $@
 
@@ -183,7 +183,7 @@ gpu-campaign:  ## on a machine with a GPU, for hours: steps of networks fed from
 weight: setup  ## count lines of code by wing, and words of docs
 	$(BIN)/python tests/weight.py
 
-fuzz: setup  ## feed damaged images, indexes, datasets and sources to what reads them, for SECONDS in all (TARGETS="threads")
+fuzz: setup  ## feed damaged images and indexes to the core, under sanitizers, for SECONDS in all (TARGETS="threads")
 	PYTHON=$(BIN)/python fuzz/run.sh $(SECONDS) $(TARGETS)
 
 site: .venvs/site/.done  ## build the documentation site into build/site

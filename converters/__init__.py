@@ -1,7 +1,6 @@
 """Converters: sources of images, and their packing into datasets."""
 
 from fastdata.converters.arrow import ArrowImages
-from fastdata.converters.cifar import Cifar
 from fastdata.converters.coco import CocoImages
 from fastdata.converters.encode import Encoding
 from fastdata.converters.imagefolder import ImageFolder
@@ -9,9 +8,8 @@ from fastdata.converters.imagenet import ImageNet
 from fastdata.converters.indexing import index
 from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.masks import MaskedImages
-from fastdata.converters.mds import MdsImages
 from fastdata.converters.options import PackOptions
-from fastdata.converters.packed import DatasetPart, PackedDataset
+from fastdata.converters.packed import PackedDataset
 from fastdata.converters.packing import PackResult, pack
 from fastdata.converters.parquet import ParquetImages
 from fastdata.converters.records import ImageSource, Record
@@ -22,16 +20,13 @@ from fastdata.converters.yolo import YoloImages
 
 __all__ = [
     "ArrowImages",
-    "Cifar",
     "CocoImages",
-    "DatasetPart",
     "Encoding",
     "ImageFolder",
     "ImageNet",
     "ImageSource",
     "LmdbImages",
     "MaskedImages",
-    "MdsImages",
     "PackOptions",
     "PackResult",
     "PackedDataset",

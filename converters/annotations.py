@@ -14,19 +14,17 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from pathlib import Path
 from typing import Any, TypeGuard
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from fastdata.converters.table import TableImages, key_of, keys_of
-from fastdata.converters.trees import RemoteTree, read_file, source_tree
+from fastdata.converters.trees import read_file, source_tree
 
 from fastdata.errors import SourceError, printable
 from fastdata.remote.files import SourceFile
 from fastdata.remote.urls import is_url
 from fastdata.storage.encodings import is_image_name
-from fastdata.storage.local import LocalFile
 from fastdata.text import is_utf8
 
 #: Labels, and four numbers of each object's box.
@@ -37,7 +35,7 @@ POLYGONS = pa.list_(pa.list_(pa.list_(pa.float64())))
 MOST_KEYPOINTS = 10_000
 #: Largest float32.
 _MOST_FLOAT32 = 3.4028234663852886e38
-#: Files that are read at once behind a URL.
+#: Files that are read at once.
 _THREADS = 16
 #: Most bytes of the annotations of one image.
 _MOST_BYTES = 64 << 20
@@ -123,14 +121,8 @@ class AnnotatedImages(TableImages):
         places = [os.fspath(root).rstrip("/")]
         if not is_url(root):
             places = [os.path.abspath(root), os.path.realpath(root)]
-        table, classes = annotations.table(*places), annotations.about.get("classes") or ()
-        #: Number of objects of each class.
-        self.objects = dict.fromkeys(classes, 0)
-        if "labels" in table.column_names:
-            for label in pc.value_counts(pc.list_flatten(table.column("labels"))).to_pylist():
-                self.objects[classes[label["values"]]] += label["counts"]
         super().__init__(
-            table,
+            annotations.table(*places),
             root,
             path="path",
             key="key",
@@ -145,37 +137,29 @@ class AnnotatedImages(TableImages):
 
 
 class AnnotatedFolder:
-    """Files below a folder; those behind a URL are listed once."""
+    """Files below a folder, which are listed once."""
 
     def __init__(
         self, root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
     ) -> None:
         self.tree, self._options = source_tree(root, storage_options), storage_options
-        self._listed = self.tree.listed() if isinstance(self.tree, RemoteTree) else None
+        self._listed: Mapping[str, SourceFile] = self.tree.listed()
 
     def __str__(self) -> str:
         return str(self.tree)
 
     def has(self, name: str) -> bool:
         """Return whether it has such a file."""
-        if self._listed is not None:
-            return name in self._listed
-        return os.path.isfile(os.path.join(self.tree.root, name))
+        return name in self._listed
 
     def has_folder(self, name: str) -> bool:
-        """Return whether it has such a folder, with files if it is behind a URL."""
-        if self._listed is not None:
-            return any(entry.startswith(f"{name}/") for entry in self._listed)
-        return os.path.isdir(os.path.join(self.tree.root, name))
+        """Return whether it has such a folder, with files."""
+        return any(entry.startswith(f"{name}/") for entry in self._listed)
 
     def names(self, below: str = "") -> list[str]:
         """Return the sorted paths of files, not hidden, at any depth in a folder."""
         prefix = f"{below}/" if below else ""
-        paths: Iterable[str] = ()
-        if self._listed is not None:
-            paths = (name[len(prefix) :] for name in self._listed if name.startswith(prefix))
-        elif self.has_folder(below):
-            paths = (self.tree / below).listed()
+        paths = (name[len(prefix) :] for name in self._listed if name.startswith(prefix))
         hidden = re.compile(r"(.*/)?\.", re.DOTALL)
         return sorted(prefix + name for name in paths if not hidden.match(name))
 
@@ -204,26 +188,21 @@ class AnnotatedFolder:
         """
         rest = iter(names)
         with ThreadPoolExecutor(_THREADS, "fastdata-annotations") as pool:
-            run = map if self._listed is None else pool.map
             while some := list(islice(rest, 64 * _THREADS)):
-                for name, data in zip(some, run(self._read, some), strict=True):
+                for name, data in zip(some, pool.map(self._read, some), strict=True):
                     try:
                         yield parse(data) if isinstance(data, bytes) else data and f"{name}: {data}"
                     except ValueError as error:
                         yield f"{name}: {error}"
 
     def _read(self, name: str) -> bytes | str | None:
-        file: SourceFile | None = LocalFile(Path(self.tree.root, name))
-        if self._listed is not None:
-            file = self._listed.get(name)
+        file = self._listed.get(name)
+        if file is None:
+            return None
         try:
-            if file is None:
-                return None
             with file.open() as opened:
                 data: bytes = opened.read(_MOST_BYTES + 1)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        except OSError as error:
             return f"cannot be read: {getattr(error, 'strerror', None) or error}"
         return data if len(data) <= _MOST_BYTES else f"has more than {_MOST_BYTES:,} bytes"
 

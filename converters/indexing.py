@@ -19,7 +19,6 @@ from fastdata.converters.arrow import ArrowImages
 from fastdata.converters.hub import hub_source
 from fastdata.converters.imagefolder import FlatFolder, ImageFolder
 from fastdata.converters.lmdbs import LmdbImages
-from fastdata.converters.mds import MdsImages
 from fastdata.converters.options import PackOptions, require_arguments, root_of
 from fastdata.converters.packing import SILENT, PackingProgress, PackResult, pack
 from fastdata.converters.parquet import ParquetImages
@@ -42,9 +41,8 @@ _SOURCES: Mapping[str, Callable[..., ImageSource]] = {
     "imagefolder": ImageFolder,
     "images": FlatFolder,
     "parquet": partial(ParquetImages, extents=True),
-    "lmdb": LmdbImages,
     "arrow": ArrowImages,
-    "mds": MdsImages,
+    "lmdb": LmdbImages,
 }
 #: Kinds of sources that can be indexed.
 KINDS = tuple(_SOURCES)
@@ -52,9 +50,8 @@ KINDS = tuple(_SOURCES)
 SUFFIXES = {
     ".tar": "webdataset",
     ".parquet": "parquet",
-    ".mdb": "lmdb",
-    ".mds": "mds",
     ".arrow": "arrow",
+    ".mdb": "lmdb",
 }
 #: Seconds between looks at the process that asked, and tries in a folder that another one writes.
 _TICK, _TRIES = 0.5, 10

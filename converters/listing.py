@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -35,14 +35,11 @@ from fastdata.storage.arrow import array, as_numpy, python_values, update_digest
 from fastdata.storage.fields import Field
 from fastdata.storage.files import temporary_name
 from fastdata.storage.formats.values import as_file
-from fastdata.storage.manifest import IN_PLACE
 from fastdata.storage.paths import is_inside
 from fastdata.storage.shapes import misshapen, why_misshapen
 
 #: Rows of a record batch of a listing.
 ROWS_PER_BATCH = 2_048
-#: Key hashes to compare in memory at a time, and to read from a file at a time.
-_COMPARED_AT_ONCE, _HASHES_READ = 4_000_000, 1 << 20
 #: Tasks on listings that may finish ahead of a slower one.
 AHEAD = 1024
 
@@ -56,7 +53,6 @@ SCHEMA = pa.schema(
         ("mtime_ns", pa.int64()),
         ("height", pa.int32()),
         ("width", pa.int32()),
-        ("pixels", pa.binary()),
         ("orientation", pa.uint8()),
         ("annotated_size", pa.list_(pa.int32(), 2)),
         ("problem", pa.string()),
@@ -65,14 +61,11 @@ SCHEMA = pa.schema(
         ("crc32c", pa.uint32()),
         ("window", pa.int64()),
         ("size", pa.int64()),
-        ("values", pa.int64()),
     ]
 )
 #: Place of a further blob; its key follows from the record's.
 _PLACE = ("path", "offset", "length", "mtime_ns", "column", "group", "crc32c")
 _BLOB = pa.struct([SCHEMA.field(name) for name in _PLACE])
-#: Columns of bytes, in the order of `Totals`.
-_SIZES = ("length", "size", "values")
 #: Begins the names of columns for further fields.
 _FIELD = "field."
 #: Key of their format in the metadata of these columns.
@@ -93,11 +86,6 @@ _TAR_BLOCK, _LMDB_PAGE = 512, 4096
 #: Bytes of a record in LMDB beside its value, with its key; a value that is longer than half a
 #: page has pages of its own.
 _LMDB_RECORD = 48
-#: Most bytes of a sample beside its image and fields: tar pads three members to blocks of 512 and
-#: gives each a header; LMDB pads to a page of 4096.
-_OVERHEAD = 4_500
-#: Bytes of two index rows, because parts stay until the index is complete.
-_INDEX_ROW = 400
 
 
 class Estimate(NamedTuple):
@@ -107,7 +95,7 @@ class Estimate(NamedTuple):
     further: float = 1.0
 
     def stored(self, length: Any, size: Any) -> Any:
-        """Return the bytes of samples in the container, by `Totals`; numbers or arrays of them."""
+        """Return the bytes of samples in the container; numbers or arrays of them."""
         return length * self.growth + (size - length) * self.further
 
     def in_memory(self, record: Record) -> float:
@@ -140,14 +128,6 @@ def with_fields(
     return Estimate(growth, stored / read if read else 1.0)
 
 
-def stored_with_index(container: str, fields: Sequence[Field], images: int, stored: int) -> int:
-    """Return the bytes on the disk of samples and their index rows, without files of columns."""
-    indices = 1 + sum(field.type is None for field in fields)
-    if container in IN_PLACE:
-        return images * indices * _INDEX_ROW
-    return stored + images * (_OVERHEAD + (indices - 1) * _INDEX_ROW)
-
-
 class Unit(NamedTuple):
     """Run of records that are packed together: an output file, or a commit to one.
 
@@ -164,13 +144,9 @@ class Unit(NamedTuple):
 
 
 def write_listing(
-    source: ImageSource,
-    folder: Path,
-    progress: Callable[[int], None],
-    executor: Executor,
-    skip_bad: bool = False,
+    source: ImageSource, folder: Path, progress: Callable[[int], None], executor: Executor
 ) -> RecordListing:
-    """List a source into a folder; with ``skip_bad``, images of one key but the first are bad."""
+    """List a source into a folder; raise SourceError for images of one key."""
     folder.mkdir(exist_ok=True)
     (folder / _SUMMARY).unlink(missing_ok=True)
     rows: list[int] = []
@@ -196,51 +172,19 @@ def write_listing(
             source.hint,
         )
     write_summary(folder, rows, totals, left_out)
-    buckets = 1 + total // _COMPARED_AT_ONCE
-    check = partial(_repeated_hashes, folder, len(rows), buckets)
-    repeated: set[int] = set()
-    for hashes in executor.run(check, range(buckets), ahead=AHEAD):
-        repeated.update(hashes)
     listing = RecordListing(folder)
-    clashes = _clashes(listing, repeated) if repeated else {}
-    if clashes and not skip_bad:
-        shown = [
-            f"two images have the key {key}: {first} and {path}"
-            for key, first, path in islice(clashes.values(), _MOST_CLASHES)
-        ]
+    hashes = np.sort(np.concatenate([*_key_hashes(folder, len(rows))]))
+    repeated = hashes[1:][hashes[1:] == hashes[:-1]]
+    if len(repeated) and (clashes := _clashes(listing, repeated)):
+        shown = clashes[:_MOST_CLASHES]
         if len(clashes) > len(shown):
             shown.append(f"and {len(clashes) - len(shown):,} more")
-        raise SourceError(
-            "; ".join(shown), f"{source.key_hint}, or keep the first alone with --skip-bad."
-        )
-    return _with_problems(listing, clashes) if clashes else listing
+        raise SourceError("; ".join(shown), f"{source.key_hint}.")
+    return listing
 
 
 #: Most pairs of images of one key in an error.
 _MOST_CLASHES = 10
-
-
-def _with_problems(
-    listing: RecordListing, clashes: Mapping[int, tuple[str, str, str]]
-) -> RecordListing:
-    """Return a listing in which rows with the key of an earlier row are bad."""
-    at = SCHEMA.get_field_index("problem")
-    touched = {bisect_right(listing.starts, row) - 1 for row in clashes}
-    for shard, (start, stop) in enumerate(pairwise(listing.starts)):
-        if shard not in touched:
-            continue
-
-        def batches(row: int = start, stop: int = stop) -> Iterator[pa.RecordBatch]:
-            for batch in listing.batches(row, stop):
-                problems = batch.column(at).to_pylist()
-                for place, problem in enumerate(problems):
-                    if problem is None and row + place in clashes:
-                        problems[place] = f"has the key of {clashes[row + place][1]}"
-                yield batch.set_column(at, SCHEMA.field(at), array(problems, pa.string()))
-                row += batch.num_rows
-
-        write_shard(shard_path(listing.folder, shard), batches(), listing.schema)
-    return RecordListing(listing.folder)
 
 
 #: Row counts of the shards, written when all shards are listed.
@@ -260,14 +204,9 @@ def describe_left_out(left_out: Mapping[str, int]) -> str:
 
 
 class Totals(NamedTuple):
-    """Sums of bytes over all records: images and samples in the source, columns' values.
+    """Sums of bytes over all records: in the source, and of further fields in the listing."""
 
-    ``held`` are pixels and further fields in the listing itself.
-    """
-
-    length: int = 0
     size: int = 0
-    values: int = 0
     held: int = 0
 
 
@@ -289,34 +228,26 @@ def listed_at(folder: Path) -> int:
 def _list_shard(
     folder: Path, schema: pa.Schema, numbered: tuple[int, Listable]
 ) -> tuple[int, Totals, Mapping[str, int]]:
-    """List a shard into a file of the folder, and its keys' hashes into another.
+    """List a shard into a file of the folder.
 
     Return the number of records, their sums, and numbers of skipped files by suffix. Does not sync
     to the disk: an interrupted run lists again.
     """
     number, shard = numbered
     path = shard_path(folder, number)
-    temporary_hashes = temporary_name(_hashes_path(path))
-    rows = held = 0
-    sums = np.zeros(3, np.int64)
+    rows = size = held = 0
 
     def batches() -> Iterator[pa.RecordBatch]:
-        nonlocal rows, held, sums
+        nonlocal rows, size, held
         for batch in _batches(shard.records(), schema):
-            hash_file.write(_hashes(batch.column("key").to_pylist()).tobytes())
             yield batch
             rows += batch.num_rows
-            sums += [as_numpy(batch.column(name)).sum() for name in _SIZES]
-            pixels = batch.column("pixels")
-            held += pixels.nbytes if pixels.null_count < len(pixels) else 0
+            size += int(as_numpy(batch.column("size")).sum())
             held += sum(column.nbytes for column in batch.columns[len(SCHEMA) :])
             report(batch.num_rows, 0)
 
-    with temporary_hashes.open("wb") as hash_file:
-        write_shard(path, batches(), schema)
-    os.replace(temporary_hashes, _hashes_path(path))
-    length, size, values = sums.tolist()
-    return rows, Totals(length, size, values, held), getattr(shard, "left_out", {})
+    write_shard(path, batches(), schema)
+    return rows, Totals(size, held), getattr(shard, "left_out", {})
 
 
 def write_shard(path: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
@@ -333,10 +264,6 @@ def shard_path(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}.arrow"
 
 
-def _hashes_path(path: Path) -> Path:
-    return path.with_suffix(".hashes")
-
-
 def _batches(records: Iterator[Record], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     while held := list(islice(records, ROWS_PER_BATCH)):
         columns = zip(*map(_values, held), strict=True)
@@ -346,9 +273,9 @@ def _batches(records: Iterator[Record], schema: pa.Schema) -> Iterator[pa.Record
 
 def _values(record: Record) -> tuple[Any, ...]:
     _require_safe(record)
-    height, width, pixels = record.pixels or (None, None, None)
-    more = {"height": height, "width": width, "pixels": pixels, "path": _stored_path(record)}
-    row = record._asdict() | more | {"size": record.size, "values": record.values_size}
+    height, width = record.pixels or (None, None)
+    more = {"height": height, "width": width, "path": _stored_path(record)}
+    row = record._asdict() | more | {"size": record.size}
     fields = (_blob(value) if isinstance(value, Record) else value for value in record.fields)
     return *(row[name] for name in SCHEMA.names), *fields
 
@@ -371,38 +298,32 @@ def _require_safe(record: Record) -> None:
         )
 
 
-def _hashes(keys: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """Return a hash of each key, the same in every process."""
-    digests = (hashlib.blake2b(key.encode(), digest_size=8).digest() for key in keys)
-    return np.frombuffer(b"".join(digests), np.uint64)
+def _hashes(keys: Sequence[str]) -> npt.NDArray[np.int64]:
+    return np.fromiter(map(hash, keys), np.int64, len(keys))
 
 
-def _repeated_hashes(folder: Path, shards: int, buckets: int, bucket: int) -> list[int]:
-    """Return the repeated hashes of one bucket; buckets limit the memory needed."""
-    pieces = [np.empty(0, np.uint64)]
+def _key_hashes(folder: Path, shards: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield hashes of all keys, which take less memory than the keys."""
+    keys_alone = pa.ipc.IpcReadOptions(included_fields=[SCHEMA.get_field_index("key")])
     for number in range(shards):
-        with _hashes_path(shard_path(folder, number)).open("rb") as file:
-            while len(hashes := np.fromfile(file, np.uint64, _HASHES_READ)):
-                pieces.append(hashes[hashes % np.uint64(buckets) == bucket])
-    values = np.sort(np.concatenate(pieces))
-    repeated: list[int] = values[1:][values[1:] == values[:-1]].tolist()
-    return repeated
+        with pa.OSFile(str(shard_path(folder, number))) as file:
+            shard = pa.ipc.open_file(file, options=keys_alone)
+            for at in range(shard.num_record_batches):
+                yield _hashes(shard.get_batch(at).column(0).to_pylist())
 
 
-def _clashes(listing: RecordListing, repeated: set[int]) -> dict[int, tuple[str, str, str]]:
-    """Return rows whose key an earlier row has: the key, and the paths of both, by number."""
+def _clashes(listing: RecordListing, repeated: npt.NDArray[np.int64]) -> list[str]:
+    """Return a sentence for each row whose key an earlier row has."""
     seen: dict[str, str] = {}
-    clashes: dict[int, tuple[str, str, str]] = {}
-    wanted, start = np.array(sorted(repeated), np.uint64), 0
+    clashes: list[str] = []
     for batch in listing.batches(0, len(listing)):
         keys = batch.column("key").to_pylist()
         paths = batch.column("path").to_pylist()
-        for at in np.flatnonzero(np.isin(_hashes(keys), wanted)).tolist():
+        for at in np.flatnonzero(np.isin(_hashes(keys), repeated)).tolist():
             path = printable(redact(paths[at].decode("utf-8", "surrogateescape")))
             if keys[at] in seen:
-                clashes[start + at] = keys[at], seen[keys[at]], path
+                clashes.append(f"two images have the key {keys[at]}: {seen[keys[at]]} and {path}")
             seen.setdefault(keys[at], path)
-        start += batch.num_rows
     return clashes
 
 
@@ -454,10 +375,10 @@ class RecordListing:
                 row["problem"] = row["problem"] or misshapen.get(at)
                 height, width = row.pop("height"), row.pop("width")
                 row["path"] = row["path"].decode("utf-8", "surrogateescape")
-                row["pixels"] = None if height is None else (height, width, row["pixels"])
+                row["pixels"] = None if height is None else (height, width)
                 if (annotated := row["annotated_size"]) is not None:
                     row["annotated_size"] = tuple(map(int, annotated))
-                del row["size"], row["values"]
+                del row["size"]
                 key = row["key"]
                 fields = tuple(
                     _field(key, name, row.pop(name), kind) for name, kind in columns_of_fields
@@ -502,9 +423,9 @@ class RecordListing:
         begin = at = start
         held, size = 0.0, 0
         for batch in self.batches(start, stop):
-            sums = [as_numpy(batch.column(name)) for name in _SIZES]
-            stored = np.asarray(estimate.stored(*sums[:2]), np.float64).tolist()
-            for its_stored, its_size in zip(stored, sums[1].tolist(), strict=True):
+            lengths, sizes = (as_numpy(batch.column(name)) for name in ("length", "size"))
+            stored = np.asarray(estimate.stored(lengths, sizes), np.float64).tolist()
+            for its_stored, its_size in zip(stored, sizes.tolist(), strict=True):
                 at, held, size = at + 1, held + its_stored, size + its_size
                 if held >= most_bytes or at - begin == most_rows:
                     yield begin, at, size, round(held)

@@ -1,8 +1,7 @@
-"""Packed dataset as a source, to pack all or a part of it again."""
+"""Packed dataset as a source, to pack it again."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from fastdata.converters.records import ImageSource, Listable, Record
 
-from fastdata.errors import SourceError, UsageError, printable
 from fastdata.remote.files import file_at
 from fastdata.remote.manifests import images_url, read_manifest
 from fastdata.remote.opening import RemoteSource
@@ -28,25 +26,6 @@ from fastdata.storage.shapes import with_formats, with_masks
 _ROWS_PER_SHARD = 65_536
 
 
-class DatasetPart(NamedTuple):
-    """Part of a dataset's samples, chosen by their keys alone.
-
-    Parts that do not overlap share no sample, and parts that cover 0 to 1 have all of them. Another
-    container, order or copy of the dataset gives the same part. The begin and the end are fractions
-    from 0 to 1. Of N samples, a part has about N * (stop - start), within a few times the square
-    root of that. Parts of different seeds are independent.
-    """
-
-    start: float
-    stop: float
-    seed: int = 0
-
-    def __contains__(self, key: object) -> bool:
-        salted = f"{self.seed}/{key}".encode()
-        drawn = int.from_bytes(hashlib.blake2b(salted, digest_size=8).digest(), "little") >> 11
-        return self.start <= drawn / (1 << 53) < self.stop
-
-
 class PackedDataset(ImageSource):
     """Source of a packed dataset's samples, in the dataset's order.
 
@@ -54,7 +33,6 @@ class PackedDataset(ImageSource):
     checksum; a damaged one is a bad sample.
 
     Args:
-        keys: Keys of the samples, which must all exist; None for all samples.
         formats: Formats of fields whose values lie in the image, such as ``{"boxes": "xywh"}``;
             see docs/formats/fields.md.
         masks: Fields of masks, images whose pixels are numbers.
@@ -67,20 +45,12 @@ class PackedDataset(ImageSource):
         self,
         root: str | os.PathLike[str],
         *,
-        part: DatasetPart | None = None,
-        keys: Sequence[str] | None = None,
         formats: Mapping[str, str] | None = None,
         masks: Sequence[str] = (),
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if part is not None and not 0 <= part.start < part.stop <= 1:
-            raise UsageError(
-                f"--part {part.start:g}:{part.stop:g} is no part of a dataset",
-                "Give its begin and end, from 0 to 1: 0:0.9.",
-            )
         self._options = dict(storage_options or {})
         self._place = os.fspath(root) if is_url(root) else str(Path(root).absolute())
-        self._part, self._keys = part, None if keys is None else frozenset(keys)
         shown = redact(self._place) if is_url(root) else str(Path(root).resolve())
         text = read_manifest(self._place, self._options)
         manifest = Manifest.parse(text, f"{shown}/{MANIFEST_NAME}")
@@ -95,21 +65,13 @@ class PackedDataset(ImageSource):
         self.about: dict[str, Any] = {"kind": "fastdata", "root": shown, "of": manifest.source}
         if "exif_transpose" in manifest.source:
             self.about["exif_transpose"] = manifest.source["exif_transpose"]
-        if part is not None:
-            self.about["part"] = list(part)
-        if self._keys is not None:
-            self.about["keys"] = len(self._keys)
 
     def shards(self) -> Sequence[Listable]:
-        """Return shards of the index's rows.
-
-        There is one for a URL, whose index is fetched once, and one for given keys, which must all
-        be there.
-        """
-        rows, chosen = self._samples, (self._part, self._keys, self._options)
-        step = rows if is_url(self._place) or self._keys is not None else _ROWS_PER_SHARD
+        """Return shards of the index's rows; one for a URL, whose index is fetched once."""
+        rows = self._samples
+        step = rows if is_url(self._place) else _ROWS_PER_SHARD
         starts = range(0, rows, max(step, 1))
-        return [PackedRows(self._place, at, min(at + step, rows), *chosen) for at in starts]
+        return [PackedRows(self._place, at, min(at + step, rows), self._options) for at in starts]
 
 
 def _images_root(place: str, manifest: Manifest) -> str | None:
@@ -126,12 +88,10 @@ class PackedRows(NamedTuple):
     place: str
     start: int
     stop: int
-    part: DatasetPart | None
-    keys: frozenset[str] | None
     options: dict[str, Any]
 
     def records(self) -> Iterator[Record]:
-        """Yield the records of the part's samples and keys."""
+        """Yield the records of its rows."""
         blobs: Any
         if is_url(self.place):
             blobs = RemoteSource(self.place, None, self.options)
@@ -139,17 +99,12 @@ class PackedRows(NamedTuple):
             blobs = PackedSource(Path(self.place))
         where = self._finder(blobs.manifest)
         rows = blobs.index.rows(self.start, self.stop, seek_points=False)
-        labels, missing = range(len(blobs.manifest.classes)), set(self.keys or ())
+        labels = range(len(blobs.manifest.classes))
         if LABEL not in blobs.manifest.field_list:
             labels = range(1 << 31)
         for (number, row), further in zip(
             enumerate(rows, self.start), self._further(blobs), strict=True
         ):
-            missing.discard(row.key)
-            if self.part is not None and row.key not in self.part:
-                continue
-            if self.keys is not None and row.key not in self.keys:
-                continue
             values = []
             for name, value in further.items():
                 if isinstance(value, Row):
@@ -160,17 +115,10 @@ class PackedRows(NamedTuple):
                 row.key,
                 row.label,
                 **where(blobs.file(row, number), row),  # raises if the index is damaged
-                pixels=(row.height, row.width, None) if row.encoding == "raw" else None,
+                pixels=(row.height, row.width) if row.encoding == "raw" else None,
                 problem=None if row.label in labels else "its label is no class's",
                 orientation=row.orientation,
                 fields=tuple(values),
-            )
-        if missing:
-            raise SourceError(
-                f"{redact(self.place)}: has no sample {printable(min(missing))}, and lacks "
-                f"{len(missing)} of {len(self.keys or ())} requested keys",
-                "Give keys as in fastdata's index: the path below the split, without the "
-                "extension.",
             )
 
     def _further(self, source: PackedSource) -> Iterator[dict[str, Any]]:

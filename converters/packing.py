@@ -25,13 +25,11 @@ from typing import Any, NamedTuple, Protocol
 from fastdata.converters.listing import (
     RecordListing,
     Unit,
-    stored_with_index,
     with_fields,
     write_listing,
 )
 from fastdata.converters.options import (
     PackOptions,
-    check_classes,
     check_options,
     check_out,
     choose_executor,
@@ -46,7 +44,7 @@ from fastdata.converters.records import ImageSource
 from fastdata.converters.shuffling import shuffle_listing
 from fastdata.converters.tasks import PackJob, encode, reader
 from fastdata.converters.uploading import Uploading
-from fastdata.converters.workspace import is_ours, outputs_size, remove_outputs, work_folder
+from fastdata.converters.workspace import is_ours, remove_outputs, work_folder
 
 from fastdata.errors import (
     BadSamplesError,
@@ -54,7 +52,6 @@ from fastdata.errors import (
     FastdataError,
     SampleError,
     SourceError,
-    SpaceError,
     UsageError,
     is_no_space,
 )
@@ -63,8 +60,6 @@ from fastdata.remote.urls import is_url
 from fastdata.storage import formats
 from fastdata.storage.files import (
     PARTIAL_SUFFIX,
-    free_space,
-    human_bytes,
     no_space,
     sync,
     whole_file,
@@ -188,7 +183,6 @@ def pack(
     seed = choose_seed(source, container, options)
     running = choose_executor(executor, address, workers)
     check_out(source, out)
-    check_classes(source, out)
     folder = local_folder(out, local)
     uploading = Uploading(os.fspath(out), storage_options, folder) if is_url(out) else None
     # Absolute paths: the machines of a cluster work in different folders.
@@ -289,7 +283,6 @@ class _Packing:
         todo = [unit for unit in units if unit.number not in done]
         total, to_pack = listing.totals.size, sum(unit.size for unit in todo)
         images_to_pack = sum(unit.stop - unit.start for unit in todo)
-        self._check_space(listing, todo, done)
         self._remove_all_but(done)
         self.progress.start(len(listing), total, len(listing) - images_to_pack, total - to_pack)
         if len(todo) < 2 and not on_ray:
@@ -311,9 +304,9 @@ class _Packing:
     def _list(self, lister: Executor) -> RecordListing:
         folder, listed = self.job.listing, self.progress.listed
         if self.seed is None:
-            return write_listing(self.source, folder, listed, lister, self.skip_bad)
+            return write_listing(self.source, folder, listed, lister)
         in_order = folder.with_name("source")
-        listing = write_listing(self.source, in_order, listed, lister, self.skip_bad)
+        listing = write_listing(self.source, in_order, listed, lister)
         shuffled = shuffle_listing(listing, folder, self.seed)
         shutil.rmtree(in_order, ignore_errors=True)
         return shuffled
@@ -398,25 +391,6 @@ class _Packing:
                 "Choose another --out, or replace it with --force.",
             )
         return PackResult(self._place, manifest, manifest.samples)
-
-    def _check_space(
-        self, listing: RecordListing, todo: Sequence[Unit], done: dict[int, UnitPart]
-    ) -> None:
-        job, images = self.job, sum(unit.stop - unit.start for unit in todo)
-        stored = sum(unit.stored for unit in todo)
-        if self.uploading is not None and job.container in ("parquet", "shards"):
-            # Files are removed once they are uploaded.
-            stored = min(stored, self.uploading.files_held() * self.unit_size)
-        values = listing.totals.values
-        # Parts hold columns until the files of all columns are complete.
-        values += values * images // len(listing)
-        needed = values + stored_with_index(job.container, job.fields, images, stored)
-        free = free_space(self.out) + outputs_size(self.out, self.outputs.names(done))
-        if needed > free:
-            raise SpaceError(
-                f"{self.out}: about {human_bytes(needed)} are needed, {human_bytes(free)} free",
-                _SPACE_HINT,
-            )
 
     def _remove_all_but(self, done: dict[int, UnitPart]) -> None:
         """Remove the files of earlier runs, except finished units."""

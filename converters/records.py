@@ -33,8 +33,7 @@ class Record(NamedTuple):
         length: Number of bytes.
         mtime_ns: Modification time of that file in nanoseconds (behind a URL: any number that
             changes with it). It shows whether the output of an interrupted run is current.
-        pixels: For a source of pixels: height, width, and the pixels, uint8 HWC RGB. None instead
-            of the pixels if they are the bytes in ``path``. None for a source of files.
+        pixels: Height and width, if the bytes are pixels, uint8 HWC RGB; None for a file.
         orientation: For a source of pixels: EXIF orientation of the image that they were.
         annotated_size: Width and height that its annotations are for; an image of another size is
             a bad sample. None if they do not say it.
@@ -56,7 +55,7 @@ class Record(NamedTuple):
     offset: int
     length: int
     mtime_ns: int
-    pixels: tuple[int, int, bytes | None] | None = None
+    pixels: tuple[int, int] | None = None
     problem: str | None = None
     column: str | None = None
     group: int | None = None
@@ -73,13 +72,9 @@ class Record(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of all its blobs in the source, and of its columns' values."""
-        return self.length + sum(blob.length for blob in self.blobs) + self.values_size
-
-    @property
-    def values_size(self) -> int:
-        """Bytes of its columns' values, about."""
-        return sum(size_of(value) for value in self.fields if not isinstance(value, Record))
+        """Bytes of all its blobs in the source, and of its columns' values, about."""
+        values = (value for value in self.fields if not isinstance(value, Record))
+        return self.length + sum(blob.length for blob in self.blobs) + sum(map(size_of, values))
 
 
 class Tables(NamedTuple):
@@ -124,7 +119,6 @@ class ImageSource:
         tables: Files whose rows all of these can be, if a library decodes them.
         upright: Whether annotations are for images as EXIF turns them.
         packed_order: The manifest's fields for the order of its samples, if it was packed before.
-        objects: Number of annotated objects of each class.
         hint: What to check where no image can be packed.
         key_hint: How to make keys unique.
     """
@@ -138,7 +132,6 @@ class ImageSource:
     tables: Tables | None = None
     upright = False
     packed_order: Mapping[str, Any] = {}
-    objects: Mapping[str, int] = {}
     hint = "Check --root; images are found by their extension (.jpg, …)."
     key_hint = "Rename one of them"
 

@@ -1,4 +1,4 @@
-"""Files of rows with columns: Parquet, Arrow and MDS, and where the values of columns lie.
+"""Files of rows with columns: Parquet and Arrow, and where the values of columns lie.
 
 A format has a `RowsFile`, and an `OpenRows`, which the file's ``open`` yields.
 """

@@ -40,7 +40,7 @@ WINDOW_BYTES = 64 << 20
 
 #: Rows to write at a time, and neighbours to compare at a time.
 _SHARD_ROWS, _ROWS_COMPARED = 262_144, 32_768
-#: Bytes of pixels in a listing that count as one more row.
+#: Bytes of fields in a listing that count as one more row.
 _BYTES_PER_ROW = 256
 
 
@@ -77,7 +77,7 @@ def _permutation(
         for first in range(start, stop, _ROWS_COMPARED):
             end = min(stop, first + _ROWS_COMPARED)
             batches = listing.batches(first, end)
-            columns = (batch.select(["path", "group", "pixels", "size"]) for batch in batches)
+            columns = (batch.select(["path", "group", "size"]) for batch in batches)
             rows = pa.Table.from_batches(columns).combine_chunks().to_batches()[0]
             block[first:end] = sample_keys(key, first + _block_starts(rows))
             size[first:end] = as_numpy(rows.column("size"))
@@ -102,10 +102,6 @@ def _block_starts(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
     begins = np.empty(len(rows), np.bool_)
     begins[0] = True
     begins[1:] = (path[1:] != path[:-1]) | (group[1:] != group[:-1])
-    # Pixels in the listing need no reading, so each row is a block.
-    pixels = rows.column("pixels")
-    if pixels.null_count < len(rows):
-        begins |= validity(pixels)
     run = np.maximum.accumulate(np.where(begins, places, 0))
     before = np.cumsum(as_numpy(rows.column("size"))) - as_numpy(rows.column("size"))
     piece = (before - before[run]) // BLOCK_BYTES

@@ -1,6 +1,6 @@
 """Sources of rows with columns: images, and perhaps labels, keys and further fields.
 
-Columns of Parquet, Arrow and MDS files (`fastdata.converters.rowfiles`) get their meaning here.
+Columns of Parquet and Arrow files (`fastdata.converters.rowfiles`) get their meaning here.
 """
 
 from __future__ import annotations

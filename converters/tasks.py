@@ -315,8 +315,6 @@ def reader(records: Sequence[Record], storage_options: Mapping[str, Any]) -> Rea
         extent = read_record
 
     def read(record: Record) -> bytes:
-        if record.pixels is not None and record.pixels[2] is not None:
-            return record.pixels[2]
         if record.column is not None:
             where = record.path, record.column, record.offset, record.mtime_ns
             return read_row(*where, partial(file_at, storage_options=storage_options))
@@ -333,7 +331,7 @@ def _fetch(records: Sequence[Record], storage_options: Mapping[str, Any] | None)
     wanted = (
         Wanted(number, FileRef(one.path, 0, ""), one.offset, one.offset + one.length, 0)
         for number, one in enumerate(records)
-        if one.problem is None and one.column is None and not (one.pixels and one.pixels[2])
+        if one.problem is None and one.column is None
     )
     held: dict[str, bytes | SampleError] = {}
     patience = Patience()
@@ -373,7 +371,7 @@ def encode(record: Record, encoding: Encoding, read: Read) -> tuple[bytes, Image
                 f"is {human_size(info.width, info.height)}, and its annotations are for {annotated}"
             )
         return encoding.apply(data, info)
-    height, width, _ = record.pixels
+    height, width = record.pixels
     return encoding.apply(data, ImageInfo("raw", width, height, 3, record.orientation))
 
 

@@ -25,7 +25,6 @@ from typing import Any
 from fastdata.converters.workspace import is_ours, remove_outputs
 
 from fastdata.errors import CorruptionError, DataError, UsageError
-from fastdata.machine import usable_cpus
 from fastdata.remote.filesystem import file_info, list_files, remove, upload
 from fastdata.remote.manifests import fetch_manifest
 from fastdata.remote.urls import join_url, redact
@@ -204,10 +203,6 @@ class Uploading:
         self._sent[entry.name] = entry.size, entry.crc32c, version
         with self._ledger.open("a", encoding="utf-8") as ledger:
             ledger.write(line)
-
-    def files_held(self) -> int:
-        """Return the most output files here at a time: being written, waiting, uploading."""
-        return 2 * usable_cpus() + 2 * _MOST_WAITING
 
     def finish(self, manifest: Manifest, others: Iterable[FileEntry]) -> None:
         """Upload the remaining files and then the manifest; remove an older dataset's files.

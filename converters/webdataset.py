@@ -77,7 +77,7 @@ class WebDataset(ImageSource):
         root: A folder of ``*.tar``, one tar file, or a pattern, ``shards/{000..999}.tar``; or the
             URL of any.
         image_column: Extension of the member with the image, such as ``left.jpg``; None for the
-            first with an image's suffix alone, or, if no sample has one, each sample's only image.
+            first with an image's suffix alone.
         shard_keys: Whether keys begin with the name of their shard, ``<shard>/<key>``. Needed
             if every shard numbers its samples from the same number.
         formats: Formats of members whose values lie in the image, such as ``{"boxes": "xywh"}``;
@@ -102,7 +102,6 @@ class WebDataset(ImageSource):
     ) -> None:
         image = None if image_column is None else image_column.lower().removeprefix(".")
         self._listing = partial(TarListing, image=image, shard_keys=shard_keys, labels=labels)
-        self._lone = True  # whether a sample's only image is its image, whatever its extension
         self._kept: Any = None  # a file of pickled samples, instead of a second walk
         where = redact(os.fspath(root))
         if not is_url(root):
@@ -132,8 +131,7 @@ class WebDataset(ImageSource):
         fields_found = with_formats([field_of(n, found[n]) for n in names], formats, where)
         self.fields = with_masks(fields_found, masks, where)
         self.about = {"kind": "webdataset", "root": where}
-        if image is not None:
-            self.hint = "Name another member with --image-column."
+        self.hint = "Name the member of the image with --image-column: left.jpg."
         if not shard_keys:
             self.key_hint = (
                 "If shards use the same numbers for their samples, use fastdata convert webdataset "
@@ -142,7 +140,7 @@ class WebDataset(ImageSource):
 
     def shards(self) -> Sequence[Listable]:
         """Return the shards of the listing: the tar files."""
-        opened = partial(self._listing, fields=self.fields, lone=self._lone)
+        opened = partial(self._listing, fields=self.fields)
         shards = [opened(file) for file in self.archives]
         return shards if self._kept is None else [_Walked(shards, self._kept)]
 
@@ -151,7 +149,6 @@ class WebDataset(ImageSource):
         names: dict[int | None, str | None] = {}
         types: dict[str, set[pa.DataType | None]] = {}
         unlabelled: tuple[SourceFile, str, Mapping[str, Member]] | None = None
-        lone, several = None, ""
         for number, file in enumerate(self.archives):
             for sample, read in self._listing(file).samples():
                 if self._kept is not None:
@@ -161,11 +158,8 @@ class WebDataset(ImageSource):
                         if field_of(extension).type is not None and member.size <= _MOST_TEXT
                     }
                     pickle.dump((number, sample, texts), self._kept)
-                if sample.several and not several:
-                    several = f"{file}: the sample {sample.key} has several images"
                 if sample.problem is not None:
                     continue  # its label and class are not known
-                lone = sample.lone and lone is not False
                 for extension in sample.members:
                     types.setdefault(extension, set())
                 for extension, kind in _arrays(sample.members, read):
@@ -181,12 +175,6 @@ class WebDataset(ImageSource):
                         f"{sample.class_name!r}, but another of that label has class {known!r}",
                         "Correct the .json members: one label, one class.",
                     )
-        if lone is None and several:
-            raise SourceError(
-                f"{several}, none of which is named by its suffix alone",
-                "Name one with --image-column of fastdata index or convert webdataset: left.jpg.",
-            )
-        self._lone = bool(lone)
         labels = [label for label in names if label is not None]
         numbers = range(max(labels, default=-1) + 1)
         known_names = {} if None in names.values() else names
@@ -214,19 +202,16 @@ _Read: TypeAlias = Callable[[Member], bytes]
 class _Sample(NamedTuple):
     """One sample of a shard: the member of its image, the others by extension, in order.
 
-    ``problem`` is why it is a bad sample, apart from its fields. ``lone``: its image has not an
-    image's suffix alone as extension. ``several``: it has several such images, so none is taken.
+    ``problem`` is why it is a bad sample, apart from its fields.
     """
 
     key: str
     label: int | None
     class_name: str | None
     image: Member
-    pixels: tuple[int, int, None] | None
+    pixels: tuple[int, int] | None
     members: dict[str, Member]
     problem: str | None
-    lone: bool
-    several: bool
 
 
 class TarListing(NamedTuple):
@@ -237,7 +222,6 @@ class TarListing(NamedTuple):
     shard_keys: bool = False
     labels: bool = True
     fields: tuple[Field, ...] = ()
-    lone: bool = True
 
     def records(self) -> Iterator[Record]:
         """Yield its samples in order."""
@@ -249,8 +233,6 @@ class TarListing(NamedTuple):
         key = f"{self.file.stem}/{sample.key}" if self.shard_keys else sample.key
         key, problem = storable(key)
         problem = problem or sample.problem
-        if sample.lone and not self.lone:
-            problem = problem or f"has no image but {sample.image.name}"
         values: list[Any] = []
         for field in self.fields:
             value = None
@@ -325,16 +307,13 @@ class TarListing(NamedTuple):
             yield key, parts
 
     def _sample(self, stem: str, parts: dict[str, Member], read: _Read) -> _Sample:
-        raw, images = EXTENSIONS["raw"], [ext for ext in parts if field_of(ext).kind == "image"]
-        first = next((ext for ext in images if "." + ext in _IMAGE_EXTENSIONS), None)
-        others = images if first is None and raw not in parts else []
+        raw = EXTENSIONS["raw"]
+        first = next((ext for ext in parts if "." + ext in _IMAGE_EXTENSIONS), None)
         if self.image is not None:
-            others, first = [], self.image if self.image in parts and self.image != raw else None
-        if lone := len(others) == 1:
-            first = others[0]
+            first = self.image if self.image in parts and self.image != raw else None
         members = {ext: member for ext, member in parts.items() if ext != first}
         image = None if first is None else parts[first]
-        pixels: tuple[int, int, None] | None = None
+        pixels: tuple[int, int] | None = None
         problem: str | None = None
         if image is None and raw in parts and self.image in (None, raw):
             image = members.pop(raw)
@@ -373,7 +352,7 @@ class TarListing(NamedTuple):
             )
         name, key = notes.get("class"), notes.get("key")
         key, name = stem if key is None else str(key), name if isinstance(name, str) else None
-        return _Sample(key, label, name, image, pixels, members, problem, lone, len(others) > 1)
+        return _Sample(key, label, name, image, pixels, members, problem)
 
 
 def _about(member: Member, read: _Read) -> dict[str, Any]:
@@ -394,7 +373,7 @@ def _about(member: Member, read: _Read) -> dict[str, Any]:
     return notes
 
 
-def _pixels(member: Member, read: _Read) -> tuple[Member, tuple[int, int, None]]:
+def _pixels(member: Member, read: _Read) -> tuple[Member, tuple[int, int]]:
     """Return the raw pixels after NumPy's header, and their size."""
     head = read(member._replace(size=min(member.size, HEAD)))
     try:
@@ -404,7 +383,7 @@ def _pixels(member: Member, read: _Read) -> tuple[Member, tuple[int, int, None]]
             f"{error}; an image as .npy must be of version 1.0, uint8, height x width x 3"
         ) from None
     image = Member(member.name, member.offset + length, member.size - length)
-    return image, (height, width, None)
+    return image, (height, width)
 
 
 def _arrays(members: Mapping[str, Member], read: _Read) -> Iterator[tuple[str, pa.DataType | None]]:

@@ -70,16 +70,8 @@ def is_ours(name: str) -> bool:
     return _OURS.fullmatch(name) is not None
 
 
-def _outputs(out: Path, keep: set[str]) -> list[Path]:
-    return [path for path in out.iterdir() if is_ours(path.name) and path.name not in keep]
-
-
 def remove_outputs(out: Path, keep: set[str]) -> None:
     """Remove packing's files from a folder, except those in ``keep``."""
-    for path in _outputs(out, keep):
-        path.unlink()
-
-
-def outputs_size(out: Path, keep: set[str]) -> int:
-    """Return the bytes that `remove_outputs` would free."""
-    return sum(path.stat().st_size for path in _outputs(out, keep))
+    for path in out.iterdir():
+        if is_ours(path.name) and path.name not in keep:
+            path.unlink()

@@ -18,7 +18,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   header.height = 1 + data[1];
   header.depth = data[2] % 18;
   header.colour = static_cast<PngColour>(data[3] % 8);
-  header.interlaced = data[4] & 1;
   header.numbers = data[4] & 2;
   const int rows = data[5];
   const size_t entries = data[8] < size - kControl ? data[8] : size - kControl;

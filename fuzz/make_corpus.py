@@ -1,7 +1,7 @@
 """Writes seeds for the fuzz targets.
 
 decode: small JPEGs of every kind, with their seek tables, and beginnings of other images.
-seek: seek tables. index: a row of an index, its seek table and its JPEG.
+index: a row of an index, its seek table and its JPEG.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from jpegs import SAMPLINGS, encode, picture
 from PIL import Image
-from scans import drawn, progression, sequential
+from scans import drawn, progression
 from scans import write as write_scans
 
 from fastdata.decode import seek_points
@@ -24,7 +24,7 @@ from fastdata.decode import seek_points
 
 def main(folder: str) -> None:
     """Write all inputs to folders below it."""
-    for write in (write_decode, write_seek, write_outlines, write_png, write_index):
+    for write in (write_decode, write_outlines, write_png, write_index):
         out = Path(folder) / write.__name__.removeprefix("write_")
         out.mkdir(parents=True, exist_ok=True)
         write(out)
@@ -41,18 +41,6 @@ def with_orientations(jpeg: bytes) -> list[bytes]:
     several = [[exif[0]], [exif[1]], [xmp], [exif[1], xmp], exif]
     several = [[b"\xff\xe1" + struct.pack(">H", len(one) + 2) + one for one in s] for s in several]
     return [jpeg[:2] + b"".join(segments) + jpeg[2:] for segments in several]
-
-
-def write_seek(out: Path) -> None:
-    """Write seek tables of either version, of images of some MCUs across and down."""
-    for number, (width, height, stride) in enumerate([(8, 8, 8), (70, 40, 16), (120, 9, 1)]):
-        jpeg = encode(picture(width, height, number), "4:4:4", 60)
-        mcus = bytes([(width - 1) // 8, (height - 1) // 8])
-        table = seek_points(jpeg, stride)
-        (out / f"seed-{number}").write_bytes(mcus + b"\3\1" + table)
-        # fuzz_seek.cpp turns it into version 2, which only large images have.
-        partial = table[:16] + bytes(16) + table[16:]
-        (out / f"seed-{number}-2").write_bytes(mcus + b"\x1f\x08" + partial)
 
 
 def write_outlines(out: Path) -> None:
@@ -87,16 +75,14 @@ def _run_length(count: int) -> bytes:
 
 
 def write_png(out: Path) -> None:
-    """Write each colour type and depth with each filter, interlaced and not, and cut short."""
+    """Write each colour type and depth with each filter."""
     layouts = [(0, 1), (0, 2), (0, 4), (0, 8), (2, 8), (2, 16), (3, 1), (3, 4), (3, 8)]
     layouts += [(4, 8), (4, 16), (6, 8), (6, 16)]
     for number, (colour, depth) in enumerate(layouts):
         for filter_type in range(6):
-            for interlaced in (0, 1):
-                head = bytes([8, 8, depth, colour, interlaced, 9, 0, 0, 48])
-                rows = bytes([filter_type, *range(8 * depth)]) * 15
-                name = f"seed-{number:02}-{filter_type}-{interlaced}"
-                (out / name).write_bytes(head + bytes(48) + rows)
+            head = bytes([8, 8, depth, colour, 0, 9, 0, 0, 48])
+            rows = bytes([filter_type, *range(8 * depth)]) * 15
+            (out / f"seed-{number:02}-{filter_type}").write_bytes(head + bytes(48) + rows)
 
 
 def write_index(out: Path) -> None:
@@ -146,7 +132,6 @@ def write_decode(out: Path) -> None:
             for several in (
                 encode(picture(*size, number), sampling, 75, progressive=sampling != "4:4:0"),
                 write_scans(image, progression(count, rng), restart=restart),
-                write_scans(image, sequential(count, rng), progressive=False, restart=restart),
             ):
                 control = bytes([0b10000100 | number % 4]) + bytes(15)
                 write(control if number % 3 else bytes([0b100]) + control[1:], b"", several)

@@ -1,19 +1,14 @@
 #!/bin/sh
-# Fuzzes the native core under AddressSanitizer and UndefinedBehaviorSanitizer, and the readers of
-# datasets and sources in Python.
+# Fuzzes the native core under AddressSanitizer and UndefinedBehaviorSanitizer. Campaigns of tests
+# (make campaign) damage datasets and sources.
 #
-#   fuzz/run.sh [SECONDS [TARGET...]]      default 60 in all, for all but threads and codecs, in equal shares
+#   fuzz/run.sh [SECONDS [TARGET...]]      default 60 in all, for all but threads, in equal shares
 #
 #   decode    any bytes as an image's header, as a JPEG, its seek points and a request; the SIMD levels agree
-#   seek      any bytes as a seek table; each way to a point gives the same point
 #   outlines  any polygons and run lengths, cut: the pixels are those of the whole mask
 #   png       any bytes as a PNG's inflated rows
 #   index     any bytes as rows of an index, and as the samples that they point to
 #   oracle    the pixels are libjpeg-turbo's, where it decodes without a warning; needs its headers
-#   archives  damaged datasets and sources: a result, or an error of fastdata's, in 12 GB of address space
-#   codecs    damaged images of all kinds but JPEG through loaders: Pillow's pixels, or an error. In
-#             libraries, the sanitizer sees calls of the C library alone; RUN="valgrind
-#             --undef-value-errors=no" sees every read. Both are campaigns of tests/
 #   threads   the engine's threads, with batches that fail or are cancelled: under ThreadSanitizer
 #
 # Uses clang's libFuzzer if there is one (CXX, else clang++ or clang++-NN), else the blind
@@ -28,7 +23,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:-60}
 [ $# -eq 0 ] || shift
 if [ $# -ne 1 ]; then
-  [ $# -gt 0 ] || set -- decode seek outlines png index oracle archives
+  [ $# -gt 0 ] || set -- decode outlines png index oracle
   count=$#
   for target; do
     "$0" $(((seconds + count - 1) / count)) "$target"
@@ -48,29 +43,8 @@ compiler=${clang:-g++}
 # Small inputs: most findings need few bytes, and time grows with their number.
 inputs=$subject sanitizers=address,undefined libraries= longest=2048
 case "$subject" in
-archives | codecs)
-  python=$(realpath -s "$(command -v "$python")")
-  name=FASTDATA_CAMPAIGN_$(echo "$subject" | tr a-z A-Z)
-  export PYTHONMALLOC=malloc FASTDATA_CAMPAIGN_SEED="${FASTDATA_CAMPAIGN_SEED:-$(date +%s)}"
-  if [ "$subject" = archives ]; then
-    ulimit -v 12000000
-  elif [ -z "${RUN:-}" ]; then # builds the extension, the first time
-    CXX=g++ CXXFLAGS="-fsanitize=address -fno-omit-frame-pointer" LDFLAGS=-fsanitize=address \
-      "$python" setup.py -q build_ext --build-lib "$work/asan" --build-temp "$work/asan-objects"
-    for part in fastdata/[!_]* fastdata/__*; do
-      ln -sfn "$PWD/$part" "$work/asan/fastdata/"
-    done
-    PYTHONPATH=$(realpath "$work/asan") ASAN_OPTIONS="detect_leaks=0:malloc_context_size=2:${ASAN_OPTIONS:-}"
-    export PYTHONPATH ASAN_OPTIONS
-    RUN="env LD_PRELOAD=$(g++ -print-file-name=libasan.so):$(g++ -print-file-name=libstdc++.so.6)"
-  fi
-  cd tests # not the repository, whose fastdata would come first
-  # shellcheck disable=SC2086
-  exec env "${name}_SECONDS=$seconds" "$name=1000000000" ${RUN:-} \
-    "$python" -m pytest -q -s -n 0 --timeout 0 "test_campaign_$subject.py"
-  ;;
 threads) inputs=decode sanitizers=thread ;;
-seek | outlines) longest=384 ;;
+outlines) longest=384 ;;
 oracle)
   inputs=decode libraries=-ljpeg
   if ! printf '#include <cstdio>\n#include <jpeglib.h>\nint main() {}\n' |

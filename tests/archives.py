@@ -1,4 +1,4 @@
-"""Archives as others write them: by tarfile, lmdb, pyarrow and MosaicML's Streaming."""
+"""Archives as others write them: by tarfile, lmdb and pyarrow."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import Any, NamedTuple
 import lmdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-import streaming_formats
 from containers import edit_manifest
 from fastdata.converters import index
 from sources import tar_bytes
 
 #: Kinds of archives that are indexed where they are.
-KINDS = ("webdataset", "lmdb", "arrow", "mds", "parquet")
+KINDS = ("webdataset", "lmdb", "arrow", "parquet")
 #: Fields beside the image of all kinds but LMDB.
 FIELDS = ("label", "png", "txt")
 
 
 class Made(NamedTuple):
-    """A sample: an image and, but in LMDBs, a class, a text and another image; no nulls in MDS."""
+    """A sample: an image and, but in LMDBs, a class, a text and perhaps another image."""
 
     image: bytes
     label: int
@@ -39,14 +38,6 @@ def write(kind: str, folder: Path, samples: Sequence[Made]) -> Path:
         ):
             for number, sample in enumerate(samples):
                 transaction.put(b"%04d" % number, sample.image)
-        return folder
-    if kind == "mds":
-        columns = {"image": "jpeg", "label": "int", "txt": "str", "png": "bytes"}
-        size = sum(len(one.image) + len(one.png or b"") for one in samples[:half])
-        writer = streaming_formats.mds().MDSWriter
-        with writer(out=str(folder), columns=columns, size_limit=size) as out:
-            for one in samples:
-                out.write({**one._asdict(), "png": one.png or one.image})
         return folder
     for number, part in enumerate((samples[:half], samples[half:])):
         path = folder / f"part-{number}"

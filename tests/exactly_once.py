@@ -19,7 +19,7 @@ import torch
 
 from fastdata.errors import SampleError
 from fastdata.loading.arguments import Arguments
-from fastdata.loading.fields.computed import IndexField
+from fastdata.loading.fields.computed import NumberField
 from fastdata.loading.fields.field import Batch, BatchField, Context
 from fastdata.loading.fields.pipeline import Pipeline
 from fastdata.loading.fields.stats import Counters
@@ -121,8 +121,6 @@ class Run:
         progress: PassProgress,
         threads: int,
         length: int | None,
-        *,
-        sampler: bool = False,
     ) -> NativeIterator:
         config = Arguments(
             fields=("image", "index"),
@@ -133,13 +131,13 @@ class Run:
         numbering = Numbering(self.n, self.subset)
         known = set(self.known) if self.on_error in ("skip", "drop") else set()
         how: Any = {"among": self.sampling, "drops": self.on_error == "drop"}
-        schedule = BatchSchedule(batches, numbering, key, known, sampler=sampler, **how)
+        schedule = BatchSchedule(batches, numbering, key, known, **how)
         source: Any = SimpleNamespace(end_epoch=lambda: None)
         about: Any = {"keys": (), "as_torch": False, "transforms_targets": False}
         images: Any = SimpleNamespace(fields=("image", "label"), **about)
         none: Any = None
-        context = Context(images, source, None, none, none, Counters(1))
-        index = IndexField("index", context, in_part=False)
+        context = Context(images, source, none, none, none, Counters(1))
+        index = NumberField("index", context, lambda planned: planned.numbers)
         pipeline = Pipeline(context, {"image": Keys(self.bad, context), "index": index})
         return NativeIterator(pipeline, schedule, key, config, progress, length, None, lambda: None)
 
@@ -330,12 +328,12 @@ def _mixed(run: Run, draw: random.Random) -> int:
     ]
     by_epoch = [one if any(one) else [1.0] * count for one in by_epoch]
     samples = group * draw.randint(1, draw.choice([2, 5] if run.small else [5, 50, 600]))
-    settled = draw.choice([None, len(by_epoch) - 1])
+    changing = len(by_epoch) > 1 or draw.random() < 0.5
 
     def shares(epoch: int) -> list[float]:
         return by_epoch[min(epoch, len(by_epoch) - 1)]
 
-    plan = MixturePlan(sizes, shares, settled, samples, group, run.seed)
+    plan = MixturePlan(sizes, shares, changing, samples, group, run.seed)
     drawn = np.zeros(sum(sizes), np.int64)
     epochs = draw.randint(1, 5)
     for epoch in range(epochs):

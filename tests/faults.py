@@ -112,7 +112,7 @@ def seek_points(site: Site, container: str) -> Any:
 
 def stage_it(site: Site, container: str) -> Any:
     container = "shards" if container in IN_PLACE else container
-    copy = stage(site.folder / container, site.out, threads=2).path
+    copy = stage(site.folder / container, site.out).path
     found = ImageDataset(copy)
     return found.read(range(len(found))), found.labels.tolist()
 

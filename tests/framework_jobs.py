@@ -85,7 +85,7 @@ def accelerated(root: str, how: str) -> None:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-    ours: dict[str, Any] = {} if how == "prepared" else {"shard": "auto"}
+    ours: dict[str, Any] = {} if how in ("prepared", "stream") else {"shard": "auto"}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if how == "stream":

@@ -200,7 +200,7 @@ class Stage(Operation):
 
     def run(self) -> None:
         os.environ["FASTDATA_STAGE_ROOT"] = str(self.place)
-        command("stage", self.site.dataset, "--threads", 2)
+        command("stage", self.site.dataset)
 
     def result(self) -> Any:
         (copy,) = self.place.glob("*/*")  # no partial copy, and no lock

@@ -7,10 +7,8 @@ import hashlib
 import io
 import json
 import random
-import struct
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +76,7 @@ class SourceConformance:
             assert record.problem is None
             data = bytes_of(record)
             if record.pixels is not None:
-                height, width, _ = record.pixels
+                height, width = record.pixels
                 assert len(data) == height * width * 3
             found.append((record.key, class_of(sources[0].classes, record.label), data))
         assert sources[0].classes == expected.classes
@@ -193,8 +191,6 @@ def encoded(image: Image.Image, form: str = "JPEG", **options: object) -> bytes:
 
 def bytes_of(record: Record) -> bytes:
     """A record's bytes, read by hand: an extent means something without the code under test."""
-    if record.pixels is not None and record.pixels[2] is not None:
-        return record.pixels[2]
     with Path(record.path).open("rb") as file:
         file.seek(record.offset)
         return file.read(record.length)
@@ -202,21 +198,6 @@ def bytes_of(record: Record) -> bytes:
 
 def jpeg(seed: int = 0, **options: object) -> bytes:
     return encoded(picture(seed), **options)
-
-
-def write_mds(folder: Path, images: Sequence[bytes]) -> Path:
-    values = [struct.pack("<I", len(image)) + image for image in images]
-    ends = list(accumulate(map(len, values), initial=4 * len(values) + 8))
-    data = struct.pack(f"<{len(ends) + 1}I", len(values), *ends) + b"".join(values)
-    about = {
-        "format": "mds", "version": 2, "samples": len(values), "zip_data": None,
-        "raw_data": {"basename": "shard.00000.mds", "bytes": len(data)},
-        "column_names": ["jpg"], "column_encodings": ["jpeg"], "column_sizes": [None],
-    }  # fmt: skip
-    folder.mkdir(parents=True)
-    (folder / "shard.00000.mds").write_bytes(data)
-    (folder / "index.json").write_text(json.dumps({"version": 2, "shards": [about]}))
-    return folder
 
 
 def make_tree(root: Path, names: Iterable[str]) -> Path:

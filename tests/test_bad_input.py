@@ -68,7 +68,7 @@ def listed_bad(out: Path) -> list[dict[str, str]]:
 
 def test_a_root_that_is_missing_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file.jpg").write_bytes(jpeg())
-    for source in ("imagenet", "imagefolder", "cifar10", "webdataset"):
+    for source in ("imagenet", "imagefolder", "webdataset"):
         arguments = (source, "--out", tmp_path / "out/{split}", "--root")
         require_said(convert(*arguments, tmp_path / "nowhere"), 1, "nowhere: no such")
         if source != "webdataset":
@@ -133,7 +133,7 @@ def _imported(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Another user may be unable to import what commands import when they run."""
     root = tmp_path_factory.mktemp("imported")
     tree = make_tree(root / "train", ["n00000001/1.jpg"])
-    for source in ("imagenet", "cifar10", "webdataset"):
+    for source in ("imagenet", "webdataset"):
         sources.convert(source, "--root", root, "--out", root / source)
     for container in ("lmdb", "shards"):
         pack_tree(tree, root / container, container)
@@ -188,7 +188,6 @@ def test_files_and_folders_that_cannot_be_read(public: Path) -> None:
         ("imagenet", tree.parent, tree / "n00000001", 0),
         ("webdataset", public, public / "x.tar", 0),
         ("imagenet", public, public / "ILSVRC2012_img_train.tar", 0),
-        ("cifar10", public, public / "cifar-10-python.tar.gz", 0),
     ):
         closed.touch()
         closed.chmod(mode)
@@ -245,16 +244,6 @@ def test_a_full_disk_where_an_index_of_first_use_is_kept(
             pytest.raises(SpaceError, match=r"\nMake room. Set FASTDATA_CACHE_DIR"),
         ):
             ImageDataset(tmp_path / "a.tar")
-
-
-@pytest.mark.parametrize("container", ["lmdb", "folder"])
-def test_room_is_looked_for_first(tmp_path: Path, container: str) -> None:
-    root = make_tree(tmp_path / "in", [f"a/{n}.jpg" for n in range(300)])
-    with small_disk(tmp_path / "disk", 200_000 if container != "folder" else 90_000):
-        out = tmp_path / "disk" / "out"
-        result = convert("imagefolder", "--root", root, "--out", out, "--to", container)
-        require_said(result, 1, f"{out}: about", "needed", "free", "--out")
-        assert list((tmp_path / "disk").iterdir()) == []
 
 
 @pytest.fixture(scope="module")

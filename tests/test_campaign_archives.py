@@ -28,15 +28,13 @@ from fastdata.converters import (
     ImageNet,
     ImageSource,
     LmdbImages,
-    MdsImages,
     ParquetImages,
     WebDataset,
     pack,
 )
 from hangs import HANG
 from jpegs import encode, picture
-from sources import make_archives, tar_bytes, write_mds
-from test_cifar import Made, write_archive, write_folder
+from sources import make_archives, tar_bytes
 
 from fastdata import ImageDataset, verify
 from fastdata.cli.commands import cli
@@ -69,6 +67,12 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     samples = [archives.Made(one, n % 3, f"{n}", one) for n, one in enumerate(images)]
     for kind in archives.KINDS:
         archives.place(kind, root / f"{kind} in place", samples)
+    for name, new in (("stream", pa.ipc.new_stream), ("file", pa.ipc.new_file)):
+        structs = [{"bytes": image, "path": None} for image in images]
+        table = pa.table({"image": structs, "label": [0] * 6, "text": ["a"] * 6})
+        (root / f"arrow {name}").mkdir()
+        with new(str(root / f"arrow {name}/x.arrow"), table.schema) as writer:
+            writer.write_table(table, 4)
     (root / "lmdb source").mkdir()
     with (
         lmdb.open(str(root / "lmdb source/x.mdb"), subdir=False, lock=False) as environment,
@@ -76,13 +80,6 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         for number, image in enumerate(images):
             transaction.put(b"%d" % number, image * (number + 1))
-    for name, new in (("stream", pa.ipc.new_stream), ("file", pa.ipc.new_file)):
-        structs = [{"bytes": image, "path": None} for image in images]
-        table = pa.table({"image": structs, "label": [0] * 6, "text": ["a"] * 6})
-        (root / f"arrow {name}").mkdir()
-        with new(str(root / f"arrow {name}/x.arrow"), table.schema) as writer:
-            writer.write_table(table, 4)
-    write_mds(root / "mds source", images)
     members = [(path.name, path.read_bytes()) for path in sorted(root.glob("tree/class0/*"))]
     inner = [(f"n0000000{number}.tar", tar_bytes(members)) for number in range(2)]
     (root / "imagenet").mkdir()
@@ -97,10 +94,6 @@ def write_converted(root: Path) -> None:
         ("table", write_table),
     ):  # fmt: skip
         write(root / f"{kind} source")
-    for kind in ("cifar10", "cifar100"):
-        for name, write_files in ((kind, write_archive), (f"{kind} unpacked", write_folder)):
-            (root / name).mkdir()
-            write_files(kind, Made(kind).files, root / name)
     for number in range(2):
         path = root / f"val tree/val/n0000000{number}/ILSVRC2012_val_0000000{number + 1}.JPEG"
         path.parent.mkdir(parents=True)
@@ -205,10 +198,9 @@ def run(*arguments: object) -> None:
 USES: dict[str, Callable[[Path, random.Random], None]] = {
     "webdataset": read_source(WebDataset),
     "parquet source": read_source(ParquetImages),
-    "lmdb source": read_source(LmdbImages),
     "arrow stream": read_source(ArrowImages),
     "arrow file": read_source(ArrowImages),
-    "mds source": read_source(MdsImages),
+    "lmdb source": read_source(LmdbImages),
     "imagenet": read_source(lambda root: ImageNet(root, "train")),
     "tree": convert("imagefolder"),
     "petastorm": convert("parquet"),
@@ -220,11 +212,6 @@ USES: dict[str, Callable[[Path, random.Random], None]] = {
     ),
     "table source": convert("table", "--file-columns", "mask", file="table.jsonl"),
     "imagenet val": convert("imagenet", "--split", "val"),
-    **{
-        f"{kind}{how}": convert(kind, "--split", "test")
-        for kind in ("cifar10", "cifar100")
-        for how in ("", " unpacked")
-    },
     **dict.fromkeys(CONTAINERS, read_dataset),
     **{f"{kind} in place": read_in_place for kind in archives.KINDS},
 }

@@ -32,7 +32,7 @@ def test_shares_hold_in_every_window_of_drawn_mixtures() -> None:
         sizes = draw.integers(1, 10 ** int(draw.integers(1, 8)), len(shares)).tolist()
         samples = int(draw.integers(1, 12_000))
         epoch = int(draw.choice([0, 1, 7, 10**6, 2**31]))
-        plan = MixturePlan(sizes, lambda _: shares, 0, samples, 1, run)
+        plan = MixturePlan(sizes, lambda _: shares, False, samples, 1, run)
         sources, rows = plan(epoch, np.arange(samples))
         assert (rows >= 0).all()
         assert (rows < np.array(sizes)[sources]).all()

@@ -17,7 +17,6 @@ from PIL import Image
 
 from fastdata import _native
 from fastdata.decode import DecodeError, decode_jpeg, jpeg_info, seek_points
-from fastdata.decode.engine import Engine
 
 IMAGES = [
     encode(picture(80 + 7 * i, 60 + 5 * i, i), s, 85)
@@ -42,7 +41,7 @@ def test_info():
 
 def test_engine_equals_one_by_one(simd):
     tables = [seek_points(data) for data in IMAGES]
-    engine, jobs = Engine(3), []
+    engine, jobs = _native.ThreadPool(3), []
     for round_ in range(8):
         out = np.zeros_like(EXPECTED)
         job = job_of(IMAGES, out, seek_points=tables if round_ % 2 else None)
@@ -51,7 +50,6 @@ def test_engine_equals_one_by_one(simd):
     for job, out in reversed(jobs):
         assert job.collect(HANG)[0] == [] and job.done()
         assert np.array_equal(out, EXPECTED)
-    engine.close()
 
 
 def bfloat16_bits(values: np.ndarray) -> np.ndarray:
@@ -130,33 +128,30 @@ def test_mixed_kinds():
 
 def test_waiting_and_cancelling():
     big = encode(picture(1000, 1000, 1), "4:4:4", 95)
-    engine, job = Engine(1), job_of([big] * 40, np.zeros((40, 32, 32, 3), np.uint8))
+    engine, job = _native.ThreadPool(1), job_of([big] * 40, np.zeros((40, 32, 32, 3), np.uint8))
     engine.submit(job)
     with pytest.raises(TimeoutError):
         job.collect(0.0)
     job.cancel()
     assert {code for _, code, *_ in job.collect(HANG)[0]} == {"cancelled"}
-    engine.close()
 
 
 def test_closing_and_dropping_do_not_hang():
     big = encode(picture(1000, 1000, 1), "4:4:4", 95)
-    engine = Engine(2)
+    engine = _native.ThreadPool(2)
     jobs = [job_of([big] * 20, np.zeros((20, 8, 8, 3), np.uint8)) for _ in range(3)]
     for job in jobs:
         engine.submit(job)
     del job
     jobs.pop(0)  # dropped while under way
-    engine.close()
+    del engine
     assert all(one.done() for one in jobs)
-    with pytest.raises(RuntimeError, match="closed"):
-        engine.submit(jobs[0])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_fork_while_batches_run():
-    engine = Engine(2)
+    engine = _native.ThreadPool(2)
     out = np.zeros_like(EXPECTED)
     first, running = job_of(IMAGES, out), job_of(IMAGES * 50, np.zeros((300, 40, 48, 3), np.uint8))
     engine.submit(first)
@@ -175,7 +170,6 @@ def test_fork_while_batches_run():
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     running.collect(HANG)
-    engine.close()
 
 
 def test_bad_arguments():
@@ -235,17 +229,17 @@ def test_more_threads_than_the_system_gives_are_an_error():
 import resource
 import numpy as np
 from core_batches import job_of
-from fastdata.decode.engine import Engine
+from fastdata import _native
 samples, out = [b"no image"], np.empty((1, 8, 8, 3), np.uint8)
 mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 unlimited = resource.getrlimit(resource.RLIMIT_AS)
 resource.setrlimit(resource.RLIMIT_AS, (mapped + (256 << 20), unlimited[1]))
 try:
-    Engine(100_000).submit(job_of(samples, out))
+    _native.ThreadPool(100_000).submit(job_of(samples, out))
 except RuntimeError as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_AS, unlimited)
-engine, job = Engine(2), job_of(samples, out)
+engine, job = _native.ThreadPool(2), job_of(samples, out)
 engine.submit(job)
 print(len(job.collect()[0]))
 """

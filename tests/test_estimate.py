@@ -18,11 +18,8 @@ from fastdata.converters.shuffling import shuffle_listing
 from field_data import image_file
 from PIL import Image
 from sources import tar_bytes
-from test_bad_input import small_disk
 from tiers import first_of
 
-from fastdata import ImageDataset
-from fastdata.errors import SpaceError
 from fastdata.executors import InProcess
 from fastdata.storage.formats import lmdb as fastdata_lmdb
 from fastdata.storage.formats import parquet as fastdata_parquet
@@ -130,29 +127,6 @@ def test_a_map_fits_into_the_addresses_of_a_process(tmp_path: Path, exact: bool)
         found = fastdata_lmdb.map_size(size, exact=exact)
         assert found > 2 * size
         lmdb.open(str(tmp_path / str(size)), map_size=found, lock=False).close()
-
-
-@pytest.mark.parametrize("container", first_of(["shards", "lmdb", "parquet", "folder"], 2))
-@pytest.mark.parametrize(("chosen", "second"), [(("captions", "embedding"), False), ((), True)])
-def test_a_small_disk_is_refused_first(
-    folder: Path, container: str, chosen: tuple[str, ...], second: bool
-) -> None:
-    if container == "folder" and second:
-        pytest.skip("leaves second images where they are")
-    made = table_source(folder, chosen, second=second)
-    room = 600_000 + 500_000 * bool(chosen)  # the listing has columns, too
-    with small_disk(folder.parent / "disk", room):
-        out = folder.parent / "disk" / "out"
-        with pytest.raises(SpaceError, match=r"about .* are needed, .* free"):
-            pack(made, out, container=container, workers=1, options=PackOptions(shuffle=False))
-        assert not out.exists() or not list(out.glob("[!.]*.*"))
-
-
-def test_enough_room_is_enough(folder: Path) -> None:
-    made = table_source(folder, tuple(columns()), second=True)
-    with small_disk(folder.parent / "disk", 8_000_000):
-        pack(made, folder.parent / "disk" / "out", container="shards", workers=1)
-        assert len(ImageDataset(folder.parent / "disk" / "out")) == ROWS
 
 
 def test_row_groups_count_columns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -541,33 +541,3 @@ def test_other_epochs_are_refused(epoch: Any) -> None:
         if hasattr(one, "set_epoch"):
             with pytest.raises(UsageError, match="epoch"):
                 one.set_epoch(epoch)
-
-
-@pytest.mark.filterwarnings("ignore:epoch . has ended")
-@pytest.mark.parametrize("kind", ["sampler", "batch sampler"])
-def test_a_samplers_state_at_an_epochs_end_begins_the_next_one(kind: str) -> None:
-    """In torch's own loader, saved after the last batch."""
-
-    def made() -> Any:
-        if kind == "sampler":
-            sampler = RepeatSampler(np.ones(10), seed=2)
-            return sampler, torch.utils.data.DataLoader(Numbers(), 5, sampler=sampler)
-        batches = TokenBudgetBatches(Numbers(), np.ones(SAMPLES, int), 8, seed=2)
-        return batches, torch.utils.data.DataLoader(Numbers(), batch_sampler=batches)
-
-    sampler, loader = made()
-    whole, states = [], []
-    for epoch in range(3):
-        sampler.set_epoch(epoch)
-        for batch in loader:
-            whole.append(batch)
-            states.append((epoch, sampler.state_dict()))
-    for step, (own, state) in enumerate(states):
-        for first in {own, state["epoch"]}:
-            resumed, loader = made()
-            resumed.load_state_dict(state)
-            found = []
-            for epoch in range(first, 3):
-                resumed.set_epoch(epoch)
-                found += loader
-            assert same(found, whole[step + 1 :])

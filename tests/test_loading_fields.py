@@ -11,8 +11,7 @@ import pytest
 import torch
 from field_data import image_file
 
-from fastdata import ImageDataset, Ragged
-from fastdata.decode.engine import Engine
+from fastdata import ImageDataset, Ragged, _native
 from fastdata.errors import SampleError
 from fastdata.executors import helper_threads
 from fastdata.loading.fields.buffers import BufferPool
@@ -64,9 +63,9 @@ class Opened:
     def __init__(self, fields: tuple[str, ...], threads: int, single: bool = False) -> None:
         readable: Any = dataset(fields).described()
         source = readable.open(False)
-        engine = Engine(threads) if threads else None
+        start = _native.ThreadPool(threads).submit if threads else _native.Work.run
         helpers, pool = helper_threads(threads), BufferPool(1, False)
-        context = Context(readable, source, engine, pool, helpers, Counters(1), single=single)
+        context = Context(readable, source, start, pool, helpers, Counters(1), single=single)
         self.numbering = readable.numbering(source)
         recipe = without_fixed_size(readable.recipe)
         self.pipeline: Pipeline = open_pipeline(context, [recipe], [readable])
@@ -76,9 +75,13 @@ class Opened:
         self.pipeline.advance(batch)
         return batch
 
+    def finish(self, batch: Batch) -> dict[int, Any]:
+        self.pipeline.advance(batch, wait=True)
+        return self.pipeline.errors(batch)
+
     def values(self, name: str, *rows: int) -> list[Any]:
         batch = self.begin(*rows)
-        assert self.pipeline.finish(batch) == {}
+        assert self.finish(batch) == {}
         return self.of(name, batch)
 
     def of(self, name: str, batch: Batch) -> list[Any]:
@@ -115,7 +118,7 @@ class TestField:
     ) -> None:
         opened = Opened(fields, threads)
         batch = opened.begin(2, 3, 4)
-        opened.pipeline.finish(batch)
+        opened.finish(batch)
         values, whole = opened.of(name, batch), opened.pipeline.delivered[name].deliver(batch)
         if isinstance(whole, Ragged):
             whole = whole.list()
@@ -133,8 +136,8 @@ class TestField:
     ) -> None:
         opened = Opened(fields, threads)
         batch, other = opened.begin(0, 1, 2), opened.begin(3, 5)
-        opened.pipeline.finish(batch)
-        opened.pipeline.finish(other)
+        opened.finish(batch)
+        opened.finish(other)
         opened.pipeline.patch(batch, other, [1], [1])
         # A pipeline of planned rows names the substitutes.
         opened.numbering.place(batch.planned, [1], np.array([5]))
@@ -145,7 +148,7 @@ class TestField:
     ) -> None:
         opened = Opened(fields, threads)
         batch = opened.begin(1, 2)
-        opened.pipeline.finish(batch)
+        opened.finish(batch)
         opened.pipeline.clear(batch, [1])
         whole = opened.pipeline.delivered[name].deliver(batch)
         cleared = (whole.list() if isinstance(whole, Ragged) else whole)[1]
@@ -169,7 +172,7 @@ class TestField:
 def test_a_bad_sample_is_an_error_of_its_slot(fields: tuple[str, ...], threads: int) -> None:
     opened = Opened(fields, threads)
     batch = opened.begin(0, BAD, 2)
-    errors = opened.pipeline.finish(batch)
+    errors = opened.finish(batch)
     assert [*errors] == [1] and isinstance(errors[1], SampleError)
     assert f"row {BAD}" in errors[1].what
     for name in fields:

@@ -107,7 +107,7 @@ def test_a_state_of_another_mixture_is_refused() -> None:
         with pytest.raises(UsageError, match=r"another mixture|this one has 199"):
             loader_of(mixed(**options)).load_state_dict(state)
     # Weights of later epochs may change before they begin.
-    later = loader_of(mixed(weights=[WEIGHTS, other_weights]))
+    later = loader_of(mixed(weights=lambda epoch: other_weights if epoch else WEIGHTS))
     later.load_state_dict(state)
     later.set_epoch(2)
     with pytest.raises(UsageError, match="another mixture"):
@@ -150,8 +150,6 @@ SHARES: dict[str, tuple[dict[str, Any], int, list[float]]] = {
     ),
     "equal": ({"temperature": float("inf")}, 0, [1 / 3] * 3),
     "another scale": ({"weights": {"a": 6e300, "b": 3e300, "c": 1e300}}, 0, [0.6, 0.3, 0.1]),
-    "first of a list": ({"weights": [WEIGHTS, {"a": 0, "b": 1, "c": 1}]}, 0, [0.6, 0.3, 0.1]),
-    "last of a list": ({"weights": [WEIGHTS, {"a": 0, "b": 1, "c": 1}]}, 5, [0, 0.5, 0.5]),
     "a function": ({"weights": lambda epoch: {"a": epoch, "b": 1, "c": 1}}, 2, [0.5, 0.25, 0.25]),
 }
 
@@ -172,11 +170,8 @@ def test_weights_beside_datasets_and_lengths_of_epochs() -> None:
     parts = sources()
     pairs = {name: (parts[name], weight) for name, weight in WEIGHTS.items()}
     assert Mixture(pairs).shares(0) == pytest.approx(list(WEIGHTS.values()))
-    lengths = {"sum": 126, "longest": 530, "shortest": 66}
-    for rule, wanted in lengths.items():
-        assert len(Mixture(pairs, samples=rule)) == wanted
-    assert len(Mixture(pairs, samples="longest", group=8)) == 536
-    assert len(Mixture(pairs, samples="shortest", group=8)) == 64
+    assert len(Mixture(pairs)) == 126
+    assert len(Mixture(pairs, group=8)) == 128
     endless = loader_of(Mixture(pairs, samples="endless"), 64, num_workers=1)
     for number, _batch in enumerate(endless):
         if number == 40:  # more than all sources have
@@ -184,22 +179,6 @@ def test_weights_beside_datasets_and_lengths_of_epochs() -> None:
     far = loader_of(Mixture(pairs, samples="endless"), 64)
     far.load_state_dict({**far.state_dict(), "at": 10**12})
     assert len(next(iter(far))["image"]) == 64
-
-
-@pytest.mark.parametrize("group", [1, 4, 7])
-def test_in_the_longest_epoch_each_source_ends(group: int) -> None:
-    generator = np.random.default_rng(group)
-    for _ in range(60):
-        sizes = generator.integers(1, 60, generator.integers(1, 12)).tolist()
-        weights = generator.random(len(sizes)) ** 3 + 0.01
-        pairs = {
-            str(at): (range(size), weight)
-            for at, (size, weight) in enumerate(zip(sizes, weights, strict=True))
-        }
-        data = Mixture(pairs, samples="longest", group=group)
-        sources, rows = data.plan(0, np.arange(len(data)))
-        for source, size in enumerate(sizes):
-            assert set(rows[sources == source].tolist()) == set(range(size))
 
 
 def test_a_field_of_its_own_is_not_taken_for_the_source() -> None:
@@ -365,7 +344,6 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "negative": (lambda: mixed(weights={**WEIGHTS, "a": -1}), "numbers from 0"),
     "nan": (lambda: mixed(weights={**WEIGHTS, "a": float("nan")}), "numbers from 0"),
     "zeros": (lambda: mixed(weights=dict.fromkeys("abc", 0)), "one of them positive"),
-    "no epochs": (lambda: mixed(weights=[]), "weights of one epoch"),
     "a number": (lambda: Mixture({1: images()}), "not named by a string"),  # type: ignore[dict-item]
     "no dataset": (lambda: Mixture({"a": 3}), "no numbered"),
     "a path": (lambda: Mixture({"a": "train-lmdb"}), "(?s)is a path.*ImageDataset"),
@@ -373,9 +351,8 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "paths": (lambda: Mixture({"a": ["0.tar", "1.tar"]}), "is a path"),
     "a path inside": (lambda: Mixture({"a": Subset("train", [0])}), "is a path"),  # type: ignore[arg-type]
     "cold": (lambda: mixed(temperature=0), "above 0"),
-    "a rule": (lambda: mixed(samples="all"), "sum, longest, shortest, endless"),
+    "a rule": (lambda: mixed(samples="all"), "one of sum, endless"),
     "too many": (lambda: mixed(samples=1 << 70), "is too long"),
-    "too rare": (lambda: mixed(weights={**WEIGHTS, "a": 1e-300}, samples="longest"), "too long"),
     "half": (lambda: mixed(group=1.5), "group=1.5"),
     "groups": (lambda: mixed(group=7), "multiple of 7"),
     "empty": (lambda: Mixture({"a": Subset(images(), [])}), "'a' has no samples"),

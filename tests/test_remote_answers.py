@@ -82,14 +82,13 @@ def test_each_fault_in_a_download(store: Callable[[Path], Any], tmp_path: Path) 
     data = os.urandom(3_000_000)
     (source / "file.tar").write_bytes(data)
     with store(source) as there:
-        url = f"{there.url}/file.tar"
+        url, crc = f"{there.url}/file.tar", f"{crc32c(data):08x}"
         for fault in PASSING:
             there.proxy.inject(fault, is_of("file.tar"))
-            download(url, tmp_path / "back", size=len(data), storage_options=there.options)
+            download(url, tmp_path / "back", len(data), crc, there.options)
             assert (tmp_path / "back").read_bytes() == data
         there.proxy.inject("corrupt", is_of("file.tar"))
-        crc = f"{crc32c(data):08x}"
-        download(url, tmp_path / "back", crc32c=crc, storage_options=there.options)
+        download(url, tmp_path / "back", len(data), crc, there.options)
         assert (tmp_path / "back").read_bytes() == data
         path = remote_path(url, there.options)
         for number, fault in enumerate(PASSING):

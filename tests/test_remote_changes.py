@@ -30,7 +30,6 @@ from sources import (
     require_said,
     tar_bytes,
 )
-from test_cifar import Made, write_archive, write_folder
 from tiers import slow
 from web_server import Quiet, WebServer, serving
 
@@ -260,11 +259,6 @@ def write_any_source(kind: str, folder: Path) -> tuple[Path, list[str]]:
     if kind in ("parquet", "webdataset"):
         write_source(folder, kind)
         return folder, []
-    if kind.startswith("cifar10"):
-        folder.mkdir()
-        write = write_archive if "archive" in kind else write_folder
-        write("cifar10", Made("cifar10").files, folder)
-        return folder, ["--split", "test"]
     if kind.startswith("imagenet"):
         wnids = [f"n0000000{number}" for number in range(3)]
         names = [f"train/{wnid}/{wnid}_{number}.JPEG" for wnid in wnids for number in range(4)]
@@ -286,8 +280,6 @@ def write_any_source(kind: str, folder: Path) -> tuple[Path, list[str]]:
         ("gcs", "parquet"),
         slow("web", "parquet"),
         slow("s3", "webdataset"),
-        slow("gcs", "cifar10"),
-        slow("gcs", "cifar10 archive"),
         slow("gcs", "imagenet archives"),
         slow("gcs", "imagenet archives val"),
         slow("gcs", "imagenet kaggle val"),

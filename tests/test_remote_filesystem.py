@@ -53,7 +53,7 @@ def test_a_file_comes_back_as_it_was_sent(bucket: Bucket, local: Path, tmp_path:
     assert sent.crc32c in (None, checksum(local))
     assert list_files(join_url(bucket.url, "folder"), options) == {"file.bin": 100_000}
     assert list_files(join_url(bucket.url, "other"), options) == {}
-    download(url, tmp_path / "back", crc32c=checksum(local), storage_options=options)
+    download(url, tmp_path / "back", 100_000, checksum(local), options)
     assert (tmp_path / "back").read_bytes() == local.read_bytes()
     assert read_bytes(url, options, 10, 20) == local.read_bytes()[10:20]
     remove(url, options)
@@ -98,7 +98,7 @@ def test_keys_with_an_empty_part(bucket: Bucket, tmp_path: Path) -> None:
 def test_short_writes(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:1000], at))
-    download(f"file://{local}", tmp_path / "back", crc32c=checksum(local))
+    download(f"file://{local}", tmp_path / "back", local.stat().st_size, checksum(local))
     assert (tmp_path / "back").read_bytes() == local.read_bytes()
 
 

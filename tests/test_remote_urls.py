@@ -30,7 +30,6 @@ from sources import (
     require_said,
     run,
 )
-from test_cifar import Made, calls, write_archive
 from tiers import slow
 
 from fastdata import ImageDataset
@@ -141,8 +140,8 @@ def test_damage_in_a_bucket_is_found(gcs: Bucket, tree: Path, tmp_path: Path) ->
     assert f"{url}/{names[0]}: has " in fast.stdout and f"{url}/{names[2]}: No such" in fast.stdout
     whole = run("verify", "--workers", 1, url, *gcs.arguments)
     require_said(whole, 1)
-    assert f"{url}/{names[1]}: has CRC-32C" in whole.stdout
-    assert "fastdata-" not in whole.stdout  # temporary folders mean nothing to the user
+    assert f"{names[1]}, its bytes have changed since it was packed" in whole.stdout
+    assert f"{url}/{names[2]}: No such file or directory; " in whole.stdout
     staged = run("stage", url, "--to", tmp_path / "fast", *gcs.arguments)
     require_said(staged, 1, names[0], "damaged")
 
@@ -405,7 +404,6 @@ def test_parquet_that_may_not_be_read(gcs: Bucket, rows: Path, tmp_path: Path) -
     ("source", "text"),
     [
         ("parquet", "holds no *.parquet"),
-        ("cifar10", "holds neither cifar-10-python.tar.gz nor cifar-10-batches-py/"),
         ("imagenet", "ILSVRC2012_img_train.tar"),
         ("webdataset", "holds no *.tar"),
     ],
@@ -414,13 +412,3 @@ def test_nothing_at_a_url(source: str, text: str, gcs: Bucket, tmp_path: Path) -
     for url in (f"{gcs.url}/none", f"{gcs.url}-none/none.parquet"):
         result = convert(source, "--root", url, "--out", tmp_path / "{split}", *gcs.arguments)
         require_said(result, 1, url, text)
-
-
-def test_a_malicious_pickle_in_a_bucket(gcs: Bucket, tmp_path: Path) -> None:
-    made = Made("cifar10")
-    made.files["test_batch"] = calls("os", "system", f"touch {tmp_path / 'proof'}")
-    (tmp_path / "in").mkdir()
-    url = send_tree(gcs, write_archive("cifar10", made.files, tmp_path / "in"), "cifar")
-    given = ("--root", url, "--split", "test", "--out", tmp_path / "out", *gcs.arguments)
-    require_said(convert("cifar10", *given), 1, url, "test_batch", "os.system")
-    assert not (tmp_path / "proof").exists()

@@ -136,7 +136,7 @@ def test_a_whole_file_is_not_waited_for(tmp_path: Path) -> None:
         with pytest.raises(RemoteError, match="sends the whole file"):
             read_bytes(url, None, 0, 1000)
         with pytest.raises(RemoteError, match="sends the whole file"):
-            download(url, tmp_path / "back", size=40_000_000)
+            download(url, tmp_path / "back", 40_000_000, "0" * 8)
         assert len(read_bytes(url, None, 0, 40_000_000)) == 40_000_000  # a range that is all of it
     assert not (tmp_path / "back").exists()
     assert all(one.sent < 20_000_000 for one in server.requests if "-39999999" not in one.range)

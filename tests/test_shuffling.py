@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 from containers import digests, load_manifest, originals, pack_tree
 from fastdata.converters import (
-    DatasetPart,
     ImageFolder,
     ImageSource,
     PackedDataset,
@@ -34,7 +33,7 @@ from sources import convert, jpeg, require_said, tar_bytes
 from tiers import first_of
 
 from fastdata import DataLoader, ImageDataset, verify
-from fastdata.errors import BadSamplesError, MixingWarning, SourceError, UsageError
+from fastdata.errors import BadSamplesError, MixingWarning, UsageError
 from fastdata.executors import InProcess
 from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.samplers import QuasiRandom
@@ -226,47 +225,6 @@ def test_pixels_packed_anew(tree: Path, tmp_path: Path) -> None:
     assert load_manifest(tmp_path / "lmdb")["seed"] == 0
 
 
-def test_parts_are_the_same_from_any_container(
-    sorted_shards: Path, tree: Path, tmp_path: Path
-) -> None:
-    pack_tree(tree, tmp_path / "lmdb", "lmdb")
-    whole = contents(sorted_shards)
-    found = {}
-    for name, root in (("shards", sorted_shards), ("lmdb", tmp_path / "lmdb")):
-        for part in ("0:0.3", "0.3:1"):
-            out = tmp_path / f"{name}-{part}"
-            done = convert("dataset", "--root", root, "--part", part, "--no-shuffle",
-                           "--to", "shards", "--out", out)  # fmt: skip
-            assert done.exit_code == 0, done.output
-            found[name, part] = contents(out)
-    assert found["shards", "0:0.3"] == found["lmdb", "0:0.3"]
-    assert 0 < len(found["shards", "0:0.3"]) < len(found["shards", "0.3:1"])
-    assert sorted(found["shards", "0:0.3"] + found["shards", "0.3:1"]) == sorted(whole)
-    other = convert("dataset", "--root", sorted_shards, "--part", "0:0.3", "--part-seed", 1,
-                    "--out", tmp_path / "other")  # fmt: skip
-    assert other.exit_code == 0
-    assert {key for key, *_ in contents(tmp_path / "other")} != {
-        key for key, *_ in found["shards", "0:0.3"]
-    }
-    counts = [
-        sum(str(n) in DatasetPart(0.2, 0.3, seed) for n in range(20_000)) for seed in range(3)
-    ]
-    assert all(1850 < count < 2150 for count in counts)
-
-
-def test_samples_by_their_keys(sorted_shards: Path, tmp_path: Path) -> None:
-    whole = contents(sorted_shards)
-    wanted = whole[3::7]
-    keys = tmp_path / "keys.txt"
-    keys.write_text("".join(f"{key}\n" for key, *_ in reversed(wanted)))
-    done = convert("dataset", "--root", sorted_shards, "--keys", keys, "--out", tmp_path / "some")
-    assert done.exit_code == 0, done.output
-    assert contents(tmp_path / "some") == wanted
-    keys.write_text(f"{wanted[0][0]}\nnobody\n")
-    failed = convert("dataset", "--root", sorted_shards, "--keys", keys, "--out", tmp_path / "no")
-    require_said(failed, 1, "has no sample nobody", "1 of 2 requested keys")
-
-
 def test_damage_is_not_packed(sorted_shards: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(sorted_shards, tmp_path / "copy")
     row = ImageDataset(copy).row(5)
@@ -285,16 +243,10 @@ def test_what_cannot_be_packed_anew(sorted_shards: Path, tmp_path: Path) -> None
     def failed(*options: object) -> Any:
         return convert("dataset", "--root", sorted_shards, "--out", tmp_path / "out", *options)
 
-    require_said(failed("--part", "half"), 2, "is not a part", "0:0.9")
-    require_said(failed("--part", "0.5:0.5"), 2, "--part 0.5:0.5 is no part")
-    require_said(failed("--part", "0:1.5"), 2, "is no part")
-    require_said(failed("--part-seed", 3), 2, "without --part")
     require_said(failed("--to", "folder"), 2, "--to lmdb")
     require_said(convert("dataset", "--root", tmp_path), 1, "no dataset here")
     inside = convert("dataset", "--root", sorted_shards, "--out", sorted_shards / "x")
     require_said(inside, 2, "lies inside the source")
-    with pytest.raises(SourceError, match="no images found"):
-        pack(PackedDataset(sorted_shards, keys=[]), tmp_path / "none", workers=1)
 
 
 # What a loader says of neighbours that are alike.

@@ -231,8 +231,6 @@ def test_repacked_dataset_never_gets_the_old_copy(dataset: Path, tmp_path: Path)
 
 def test_wrong_arguments(make: Callable[[str], Path], tmp_path: Path) -> None:
     dataset = make("lmdb")
-    with pytest.raises(UsageError, match="--threads 0"):
-        stage(dataset, threads=0)
     with pytest.raises(UsageError, match="--to gs://bucket/copy is a URL"):
         stage(dataset, "gs://bucket/copy")
     with pytest.raises(DataError, match="--to"):
@@ -643,7 +641,7 @@ def test_wrong_bytes_of_the_disk(
             "write_exactly",
             lambda fd, data, at: write(fd, bytes([data[0] ^ 1]) + data[1:], at),
         )
-        with pytest.raises(CorruptionError, match=r"the copy's checksum is wrong.*is intact"):
+        with pytest.raises(CorruptionError, match=r"checksum of its copy is wrong(.|\n)*memory"):
             stage(dataset)
     assert list(own_folder(place).iterdir()) == []
 

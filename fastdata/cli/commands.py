@@ -11,7 +11,6 @@ from typing import Any, NoReturn, cast
 
 import click
 
-from fastdata.cli.signals import imports_end
 from fastdata.errors import DataError, FastdataError, UsageError, printable
 from fastdata.version import __version__
 
@@ -58,13 +57,6 @@ class _Commands(click.Group):
             again = "; run the same command again to resume" if resumes else ""
             click.echo(f"interrupted{again}", err=True)
             ctx.exit(_interrupted)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        command = super().resolve_command(ctx, args)
-        imports_end(_terminate)
-        return command
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         # Import only the requested command: `fastdata info` needs little of `convert`.
@@ -135,6 +127,8 @@ def _show_warning(message: Warning | str, *_: Any) -> None:
 
 def run() -> NoReturn:
     """Run the command line and exit."""
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
+        signal.signal(signal.SIGTERM, _terminate)
     warnings.showwarning = cast(Any, _show_warning)
     try:
         status = cli.main(prog_name="fastdata", standalone_mode=False)

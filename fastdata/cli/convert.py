@@ -7,10 +7,8 @@ names of the source's arguments.
 from __future__ import annotations
 
 import os
-import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,14 +29,12 @@ from fastdata.cli.packing_options import (
 from fastdata.converters import imagenet, yolo
 from fastdata.converters.annotations import AnnotatedFolder
 from fastdata.converters.arrow import ArrowImages, arrow_splits
-from fastdata.converters.cifar import Cifar
 from fastdata.converters.coco import CocoImages, coco_splits
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.masks import MaskedImages
-from fastdata.converters.mds import MdsImages, mds_splits
 from fastdata.converters.options import split_to_pack
-from fastdata.converters.packed import DatasetPart, PackedDataset
+from fastdata.converters.packed import PackedDataset
 from fastdata.converters.parquet import ParquetImages, parquet_splits
 from fastdata.converters.records import ImageSource
 from fastdata.converters.table import TableImages
@@ -68,38 +64,11 @@ class _Group(click.Group):
                 raise UsageError(
                     f"fastdata convert: '{redact(place)}' is {recognised.what}", recognised.hint
                 )
-            rest = "".join(f" {shlex.quote(word)}" for word in _without_root(args[1:]))
             raise UsageError(
                 f"fastdata convert: '{redact(place)}' is a {what}; say what it contains",
-                f"{redact(recognised.hint)}{rest}",
+                redact(recognised.hint),
             )
-        if place not in self.commands and not place.startswith("-"):
-            other = next((name for name, words in _WORDS.items() if place.lower() in words), None)
-            close = [other] if other else get_close_matches(place.lower(), self.commands, 1)
-            hint = f"Write fastdata convert {close[0]}" if close else "fastdata convert --help"
-            raise UsageError(f"fastdata convert: there is no source {place!r}", f"{hint}.")
         return super().resolve_command(ctx, args)
-
-
-#: Other words for sources.
-_WORDS = {
-    "table": ("csv", "tsv", "json", "jsonl", "pandas", "polars", "dataframe", "list"),
-    "webdataset": ("tar", "tars", "wds", "shards"),
-    "imagefolder": ("folder", "images", "image_folder"),
-    "arrow": ("hf", "huggingface", "datasets", "save_to_disk"),
-    "mds": ("streaming", "mosaic"),
-    "masks": ("segmentation",),
-}
-
-
-def _without_root(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words after a source's name, without its ``--root``."""
-    rest = iter(words)
-    for word in rest:
-        if word == "--root":
-            next(rest, None)
-        elif not word.startswith("--root="):
-            yield word
 
 
 @click.group(cls=_Group)
@@ -221,23 +190,9 @@ def _imagefolder(root: Any, drivers: Any, **options: Any) -> tuple[str, _Sources
     return source_name(root), {"": source}
 
 
-def _cifar(kind: str, root: Any, drivers: Any, split: str | None) -> tuple[str, _Sources]:
-    opened = partial(Cifar, kind, root, storage_options=drivers)
-    return kind, {name: partial(opened, name) for name in ([split] if split else _CIFAR)}
-
-
-_CIFAR = ("train", "test")
-for _kind in ("cifar10", "cifar100"):
-    _made: Any = partial(_cifar, _kind)
-    _name = _kind.upper().replace("CIFAR", "CIFAR-")
-    _made.__doc__ = f"{_name}, from the python archive as published."
-    _which = _split("Split to convert. [default: both]", type=click.Choice(_CIFAR))
-    _source(_kind, _which, default=".", show_default=True)(_made)
-
-
 @_source(
     "webdataset",
-    _column("image", "Extension of the image: left.jpg. [default: jpg, png, …, or the only one]"),
+    _column("image", "Extension of the image: left.jpg. [default: jpg, png, …]"),
     click.option(
         "--shard-keys",
         is_flag=True,
@@ -263,62 +218,20 @@ def _webdataset(root: Any, drivers: Any, **options: Any) -> tuple[str, _Sources]
     return source_name(root).removesuffix(".tar"), {"": source}
 
 
-def _part(_: click.Context, __: click.Parameter, text: str | None) -> tuple[float, ...] | None:
-    """Return the begin and end of a part of a dataset: 0:0.9."""
-    if text is None:
-        return None
-    if not re.fullmatch(r"\d*\.?\d+:\d*\.?\d+", text):
-        raise click.BadParameter(f"{text!r} is not a part; write its begin and end, 0:0.9")
-    return tuple(map(float, text.split(":")))
-
-
-def _keys(_: click.Context, __: click.Parameter, path: Path | None) -> list[str] | None:
-    """Return the lines of a text file of keys."""
-    try:
-        return None if path is None else list(filter(None, path.read_text("utf-8").split("\n")))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--keys {path}: {error}", "Name a text file of UTF-8.") from None
-
-
-@_source(
-    "dataset",
-    click.option(
-        "--part",
-        callback=_part,
-        metavar="START:STOP",
-        help="Part of the samples, drawn by their keys: 0:0.8 and 0.8:1 share none.",
-    ),
-    click.option("--part-seed", type=int, metavar="N", help="Seed of --part. [default: 0]"),
-    click.option(
-        "--keys",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        callback=_keys,
-        metavar="FILE",
-        help="Text file of the samples' keys, one a line.",
-    ),
-    *meanings,
-)
-def _dataset(
-    root: Any, drivers: Any, part: Any, part_seed: int | None, **options: Any
-) -> tuple[str, _Sources]:
-    """A packed dataset, or a part of it, packed again.
+@_source("dataset", *meanings)
+def _dataset(root: Any, drivers: Any, **options: Any) -> tuple[str, _Sources]:
+    """A packed dataset, packed again.
 
     The order, container or encoding may change.
 
     \b
     Examples:
       $ fastdata convert dataset --root imagenet-train-lmdb --to shards
-      $ fastdata convert dataset --root imagenet-train-lmdb --part 0:0.8 --out most
-      $ fastdata convert dataset --root imagenet-train-lmdb --part 0.8:1 --out rest
     """
-    if part_seed is not None and part is None:
-        raise UsageError(f"--part-seed {part_seed} has no effect without --part", "Leave it out.")
     name = source_name(root)
     for container in CONTAINERS:
         name = name.removesuffix(f"-{container}")
-    chosen = None if part is None else DatasetPart(part[0], part[1], part_seed or 0)
-    source = partial(PackedDataset, root, part=chosen, storage_options=drivers, **options)
-    return name, {"": source}
+    return name, {"": partial(PackedDataset, root, storage_options=drivers, **options)}
 
 
 @_source(
@@ -415,14 +328,6 @@ _tabular(
     "  $ fastdata convert arrow --root food101-saved --split train",
     ArrowImages,
     arrow_splits,
-)
-_tabular(
-    "mds",
-    "MDS shards of MosaicML's Streaming with a column of images.\n\nEach folder of a split "
-    "makes a dataset. Compressed shards have to be unpacked first.",
-    "  $ fastdata convert mds --root imagenet-mds --split val",
-    MdsImages,
-    mds_splits,
 )
 
 

@@ -19,7 +19,6 @@ from fastdata.cli.locations import (
     storage_options,
 )
 from fastdata.cli.progress import ProgressReport
-from fastdata.errors import UsageError
 from fastdata.staging.stage import stage, unstage
 from fastdata.staging.staged import default_place
 from fastdata.storage.files import human_bytes
@@ -33,7 +32,6 @@ from fastdata.storage.files import human_bytes
     metavar="FOLDER",
     help="The folder to copy to, or to remove from. [default: $FASTDATA_STAGE_ROOT or /dev/shm]",
 )
-@click.option("--threads", type=int, metavar="N", help="[default: 2 a CPU, 4 to 16]")
 @click.option("--unstage", "remove", is_flag=True, help="Remove the copy instead.")
 @json_option
 @storage_options
@@ -54,8 +52,6 @@ def command(
     """
     require_url(options["storage_options"], dataset)
     if remove:
-        if options["threads"] is not None:
-            raise UsageError("--threads has no effect with --unstage", "Leave it out.")
         _unstage(dataset, to, as_json)
         return
     with ProgressReport(f"staging {named(dataset)}") as progress:

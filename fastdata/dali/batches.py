@@ -81,7 +81,8 @@ class DALIField(ImageField):
             # DALI decodes damaged JPEGs to some pixels.
             "scans": not self._source.capabilities.seek_points,
         }
-        read = self._context.start(_native.ReadJob(extents, **options))
+        read = _native.ReadJob(extents, **options)
+        self._context.start(read)
         natively = ours if skip is None else ours & ~skip
         self._decode_ourselves(batch, state, np.flatnonzero(natively).tolist())
         state.after(read, self._begin_run)
@@ -163,7 +164,6 @@ class DALIField(ImageField):
     def _count(
         self, state: ImageState, decoded: npt.NDArray[np.bool_] | None, decoder: str = NATIVE
     ) -> None:
-        """See `ImageField._count`."""
         assert isinstance(state, DALIState)
         if decoded is None:
             decoded = np.ones(len(state.blobs.encodings), np.bool_)
@@ -236,11 +236,9 @@ class DALIField(ImageField):
         return BatchMemory(tensor, cast(Any, tensor.permute(0, 2, 3, 1)))
 
     def close(self) -> None:
-        """See `BatchField.close`."""
         self._runner.close()
 
     def cancel(self, batch: Batch) -> None:
-        """See `BatchField.cancel`."""
         state = batch.states.get(self)
         run = None if state is None else state.run
         if run is not None:

@@ -1,4 +1,4 @@
-"""Decoding by the native core: single images, and its pool of threads."""
+"""Decoding of single images by the native core."""
 
 from __future__ import annotations
 
@@ -106,26 +106,6 @@ def decode_one(sample: Any, views: Sequence[_native.Rendering], **options: Any) 
     job = _native.DecodeJob([sample], views, **options)
     job.run()
     return next((Verdict(*failure[1:]) for failure in job.failures()), None)
-
-
-class Engine:
-    """Pool of threads for the core's work, several batches at a time.
-
-    A forked process gets threads of its own with its first batch.
-    """
-
-    def __init__(self, threads: int) -> None:
-        self._pool: _native.ThreadPool | None = _native.ThreadPool(threads)
-
-    def submit(self, job: _native.Work) -> None:
-        """Begin any work of the core."""
-        if self._pool is None:
-            raise RuntimeError("the engine is closed")
-        self._pool.submit(job)
-
-    def close(self) -> None:
-        """Cancel what has not begun, wait for the rest, end the threads."""
-        self._pool = None
 
 
 def _size(size: Any) -> tuple[int, int]:

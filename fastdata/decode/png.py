@@ -38,7 +38,6 @@ class PngFile(NamedTuple):
 
     width: int
     height: int
-    interlaced: bool
     header: _native.PngHeader
     palette: bytes
     data: bytes
@@ -51,7 +50,7 @@ class PngFile(NamedTuple):
         Numbers are uint8; of 1-bit grey bool, of 16-bit grey uint16. They have 2 to 4 channels
         where the image has as many.
         """
-        rows = self.height if self.interlaced else box[3]
+        rows = box[3]
         wanted = self.header.inflated_bytes(self.height if self.whole else rows)
         try:
             inflated = (_inflate_all if self.whole else _inflate)()(self.data, wanted)
@@ -71,7 +70,7 @@ def open_png(data: bytes, trusted: bool, numbers: bool = False) -> PngFile:
     """Read a PNG's chunks; ``trusted``: its bytes are known to be those that were stored.
 
     Raises:
-        Exception: Another decoder must decide: some of 16-bit grey, animated, damaged.
+        Exception: Another decoder must decide: some of 16-bit grey, animated, interlaced, damaged.
     """
     header: tuple[Any, ...] = ()
     palette = b""
@@ -109,16 +108,18 @@ def open_png(data: bytes, trusted: bool, numbers: bool = False) -> PngFile:
     width, height, depth, colour, compression, filters, interlaced = header
     if not numbers and (colour, depth) == (_GREY, 16):
         raise LeftToPillow("it is grey of 16 bits")
-    if width >> 24 or height >> 31 or compression or filters or interlaced > 1:
+    if interlaced:
+        raise LeftToPillow("it is interlaced")
+    if width >> 24 or height >> 31 or compression or filters:
         raise LeftToPillow("its header is unusual")
-    core = _native.PngHeader(width, height, depth, colour, bool(interlaced), numbers)
+    core = _native.PngHeader(width, height, depth, colour, numbers)
     if not core.valid:
         raise LeftToPillow("its header is unusual")
     if others and not trusted:
         _check_metadata(header, others)
     dtype = _GREY_NUMBERS.get(depth, "") if numbers and colour == _GREY else ""
     compressed = b"".join(pieces)
-    return PngFile(width, height, bool(interlaced), core, palette, compressed, not trusted, dtype)
+    return PngFile(width, height, core, palette, compressed, not trusted, dtype)
 
 
 def _check_metadata(header: tuple[Any, ...], chunks: list[memoryview]) -> None:

@@ -45,15 +45,13 @@ if TYPE_CHECKING:
 class Drawing(NamedTuple):
     """Batches of a pass: this rank's, the key of their draws, and their number, if it is known.
 
-    Substitutes for bad samples come from the order ``among``; None for all samples. ``sampler``:
-    the batches are a torch sampler's.
+    Substitutes for bad samples come from the order ``among``; None for all samples.
     """
 
     batches: Iterator[Drawn]
     key: int
     length: int | None
     among: Order | None = None
-    sampler: bool = False
 
 
 class Batching(ABC):
@@ -79,11 +77,6 @@ class Batching(ABC):
 
     def __str__(self) -> str:
         return "by the given sampler"
-
-    @property
-    def shares_samples(self) -> bool:
-        """Whether a rank takes its share of a dataset that is not a stream."""
-        return self.ranks is not None and not isinstance(self._dataset, IterableDataset)
 
     @property
     def is_whole(self) -> bool:
@@ -120,6 +113,12 @@ class Batching(ABC):
     def check_on_error(self) -> None:
         """Raise UsageError if ``on_error`` would break what the order or the ranks promise."""
         on_error = self._arguments.on_error
+        if on_error == "skip" and not self.resumes:
+            raise UsageError(
+                'on_error="skip" takes other samples, which the sampler may leave out',
+                'Give on_error="drop", or over several ranks "zero"; or order= or a sampler of '
+                'fastdata\'s, and shard="auto" in the place of a DistributedSampler.',
+            )
         if on_error == "skip" and self._arguments.order is None and not self.shuffles:
             raise UsageError(
                 'on_error="skip" in a sequential order counts good samples twice',
@@ -174,7 +173,6 @@ class OrderedBatching(Batching):
 
     @property
     def shuffles(self) -> bool:
-        """See `Batching.shuffles`."""
         own = self.row_sampler is not None or isinstance(self._dataset, Mixture)
         return own or self.order != "sequential"
 
@@ -184,7 +182,6 @@ class OrderedBatching(Batching):
         return len(self._dataset if self.row_sampler is None else self.row_sampler)
 
     def beginning(self, epoch: int, seed: int, rows: int) -> Position:
-        """See `Batching.beginning`."""
         if isinstance(self._dataset, IterableDataset):
             return super().beginning(epoch, seed, rows)
         several = [mixture.plan.fingerprint(epoch) for mixture in mixtures_in(self._dataset)]
@@ -198,7 +195,6 @@ class OrderedBatching(Batching):
         return Position(fingerprint, seed, epoch, number=number, rank=rank, world_size=world_size)
 
     def draw(self, start: Position, samples: int) -> Drawing:
-        """See `Batching.draw`."""
         epoch, number = self._epoch(start), start.number or 0
         if isinstance(self.sampler, ShardedSampler):
             order = self.sampler.order_of(start.seed, number)
@@ -208,7 +204,6 @@ class OrderedBatching(Batching):
         return Drawing(ordered(epoch, order, samples), start.key, len(epoch), among)
 
     def remainder(self, start: Position) -> int:
-        """See `Batching.remainder`."""
         epoch = self._epoch(start)
         return 0 if epoch.drop_last else (epoch.samples - epoch.start) % epoch.step
 
@@ -244,16 +239,13 @@ class PlannedBatching(Batching):
 
     @property
     def shuffles(self) -> bool:
-        """See `Batching.shuffles`."""
         return bool(getattr(self.planned.plan, "shuffle", True))
 
     @property
     def drops_last(self) -> bool:
-        """See `Batching.drops_last`."""
         return self._arguments.drop_last or bool(getattr(self.planned.plan, "drop_last", False))
 
     def beginning(self, epoch: int, seed: int, rows: int) -> Position:
-        """See `Batching.beginning`."""
         own = self.planned.beginning(epoch)
         if not rows:
             return own
@@ -261,13 +253,11 @@ class PlannedBatching(Batching):
         return replace(own, fingerprint=replace(own.fingerprint, digest=digest))
 
     def require(self, position: Position, own: Position, seed: int | None) -> Position:
-        """See `Batching.require`."""
         position = super().require(position, own, own.seed)
         self.planned.plan.require(position.at, position.key)
         return position
 
     def draw(self, start: Position, samples: int) -> Drawing:
-        """See `Batching.draw`."""
         self._check()  # the dataset may have been changed
         rest = self.planned.plan.rest(start.key, start.world_size, start.at)
         return Drawing(rest.batches(start.rank), start.key, len(rest))
@@ -313,7 +303,6 @@ class SampledBatching(Batching):
 
     @property
     def shuffles(self) -> bool:
-        """See `Batching.shuffles`."""
         several = self._rows, self._batch_sampler
         return not isinstance(self._rows, SequentialSampler) and all(
             getattr(one, "shuffle", True) for one in several
@@ -321,7 +310,6 @@ class SampledBatching(Batching):
 
     @property
     def drops_last(self) -> bool:
-        """See `Batching.drops_last`."""
         return bool(getattr(self._batch_sampler, "drop_last", False))
 
     @property
@@ -329,7 +317,6 @@ class SampledBatching(Batching):
         return int(getattr(self._rows, "num_replicas", 1))
 
     def draw(self, start: Position, samples: int) -> Drawing:
-        """See `Batching.draw`."""
         own = self._batch_sampler
         once = _draws_once(own, samples)
         batches = sampled(own, samples, replacing=not once)
@@ -338,7 +325,7 @@ class SampledBatching(Batching):
             length = len(own)
         except TypeError:  # a sampler without a length
             length = None
-        return Drawing(batches, key, length, sampler=True)
+        return Drawing(batches, key, length)
 
 
 def planned_batching(arguments: Arguments, dataset: Any) -> PlannedBatching | None:
@@ -378,7 +365,12 @@ def find_batching(
     elif order == AUTO:
         order = "random"
     stream = isinstance(dataset, IterableDataset)
-    sharded = arguments.ranks is not None and not stream
+    sharded = arguments.ranks is not None
+    if stream and (sharded or order is not None or (own and seed is not None)):
+        raise UsageError(
+            "order=, seed= and shard= have no meaning with an IterableDataset",
+            "Let the dataset choose its order, draw from its own seed and yield its rank's share.",
+        )
     if planned is not None and order is None:
         warn_of_rereading(dataset, "random" if shuffle else None, arguments.batch_sampler)
         return planned
@@ -418,11 +410,6 @@ def _sharded(
 
     Raise UsageError if they contradict torch's arguments.
     """
-    if isinstance(dataset, IterableDataset):
-        raise UsageError(
-            "order= and seed= have no meaning with an IterableDataset",
-            "Let the dataset choose its order and draw from its own seed.",
-        )
     shuffle = arguments.shuffle
     if order is not None and shuffle is not None and shuffle == (order == "sequential"):
         raise UsageError(

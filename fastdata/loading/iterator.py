@@ -1,9 +1,10 @@
-"""Iterator of one pass on the native path."""
+"""One pass over a loader, and its iterator on the native path."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import time
 import weakref
@@ -23,6 +24,7 @@ from fastdata.errors import FastdataError, SampleError, called, warn
 from fastdata.executors import end_daemon_threads
 from fastdata.loading.fields.field import Batch
 from fastdata.loading.fields.pipeline import Pipeline
+from fastdata.loading.passes import WrappedPass
 from fastdata.loading.seeding import seeded
 from fastdata.plan.draws import child
 from fastdata.plan.position import PassProgress
@@ -31,6 +33,102 @@ from fastdata.text import human_count
 
 if TYPE_CHECKING:
     from fastdata.loading.arguments import Arguments
+
+
+class Pass(WrappedPass):
+    """One pass over a loader, which begins with its first batch.
+
+    Until then it follows the loader: where `set_epoch` or `load_state_dict` name another place, it
+    begins there. Other attributes are those of the iterator inside. ``through`` gets the batches,
+    and returns those that are delivered.
+
+    A loader that shards reports the pass to Accelerate's `GradientState`, if the process has an
+    ``Accelerator``, as its own loaders do: ``accumulate`` steps at the end of a loader, and
+    ``gather_for_metrics`` drops samples that were repeated. ``remainder`` are the samples in the
+    last batches of all ranks together, without these; 0 if the batches are full, -1 if unknown.
+    """
+
+    end_of_dataloader = False
+    remainder = _left = -1
+
+    def __init__(self, loader: Any, through: Callable[[Any], Any]) -> None:
+        self._loader, self._begun, self._beginning = loader, False, threading.Lock()
+        self._through = through
+        self._gradients: Any = None
+        self._open()
+        module = sys.modules.get("accelerate.state") if loader._shares_samples else None
+        if module is not None and module.GradientState._shared_state:
+            self._gradients = module.GradientState()
+            self._measure()
+            self._gradients._add_dataloader(self)  # by a weak reference
+
+    def _open(self) -> None:
+        """Prepare the batches from the place where the loader begins."""
+        self._start, self._progress, batches = self._loader._open_pass()
+        self._batches = self._through(batches)
+        if self._gradients is not None:
+            self._measure()
+
+    def _measure(self) -> None:
+        start, self._left = self._start, len(self)
+        self.remainder = -1 if start is None else self._loader._batching.remainder(start)
+
+    def _begin(self) -> None:
+        with self._beginning:
+            if self._begun:
+                return
+            loader = self._loader
+            loader._follow_samplers()
+            if not loader._is_next(self._start):
+                self._close_batches()
+                self._open()
+            loader._begin_pass(self._start, self._progress)
+            self._begun = True
+
+    def __reduce__(self) -> NoReturn:
+        raise cannot_pickle()
+
+    def __next__(self) -> Any:
+        if not self._begun:
+            self._begin()
+        # The pass whose ``next`` ran last decides the loader's state.
+        before, self._loader._progress = self._loader._progress, self._progress
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._loader._progress = before
+            self._end()
+            raise
+        except Exception:  # an error in a batch's place
+            self._count()
+            raise
+        self._count()
+        return batch
+
+    def _count(self) -> None:
+        self._left -= 1
+        self.end_of_dataloader = self._left == 0
+
+    def _end(self) -> None:
+        if self._gradients is not None:
+            self._gradients._remove_dataloader(self)
+            self._gradients = None
+
+    def ready(self) -> bool:
+        """Return whether ``next`` would return at once, as far as it is known."""
+        ready = getattr(self._batches, "ready", None)
+        return ready is None or bool(ready())
+
+    def close(self) -> None:
+        """Close the pass, which does not begin any more."""
+        self._begun = True
+        self._end()
+        self._close_batches()
+
+    def _close_batches(self) -> None:
+        close = getattr(self._batches, "close", None)
+        if close is not None:
+            close()
 
 
 class NativeIterator(Iterator[Any]):
@@ -91,7 +189,9 @@ class NativeIterator(Iterator[Any]):
                 while taken is None and self._top_up(max(config.prefetch, 1)):
                     batch = self._under_way[0]
                     try:
-                        errors = self._pipeline.finish(batch, config.timeout)
+                        batch.deadline = self._deadline()
+                        self._pipeline.advance(batch, wait=True)
+                        errors = self._pipeline.errors(batch)
                     except FastdataError:  # of the batch as a whole
                         self._deliver(batch)
                         self._pipeline.cancel(batch)
@@ -114,6 +214,10 @@ class NativeIterator(Iterator[Any]):
                 users = taken is not None and isinstance(error, Exception)
                 if not users and not isinstance(error, FastdataError):
                     self.close()
+                if isinstance(error, TimeoutError) and not users:
+                    # torch's own words
+                    what = f"DataLoader timed out after {config.timeout} seconds"
+                    raise RuntimeError(what) from None
                 raise
             finally:
                 self._counters.wait += time.perf_counter() - began
@@ -145,6 +249,10 @@ class NativeIterator(Iterator[Any]):
         self._under_way.popleft()
         self._progress.position = batch.planned.position
         self._progress.left -= 1
+
+    def _deadline(self) -> float | None:
+        timeout = self._config.timeout
+        return time.monotonic() + timeout if timeout > 0 else None
 
     def _top_up(self, ahead: int) -> bool:
         """Begin batches ahead; return whether one is under way."""
@@ -218,7 +326,7 @@ class NativeIterator(Iterator[Any]):
                 self._counters.bad_samples += batch.planned.dropped + len(errors)
                 return None
             planned = self._schedule.without(batch.planned, list(errors))
-            batch, errors = self._pipeline.decode(planned, self._key, self._config.timeout)
+            batch, errors = self._pipeline.decode(planned, self._key, self._deadline())
             self._counters.kinds = kinds  # samples decoded again count once
         self._counters.bad_samples += batch.planned.dropped
         return batch
@@ -235,7 +343,7 @@ class NativeIterator(Iterator[Any]):
                 cause = errors[slots[0]]
                 raise SampleError(f"{error.what}; the last was: {cause.what}", cause.hint) from None
             again = schedule.numbering.plan(draws, size=planned.size)
-            patch, failed = self._pipeline.decode(again, self._key, self._config.timeout)
+            patch, failed = self._pipeline.decode(again, self._key, self._deadline())
             self._name(failed)
             schedule.exclude(patch.planned.indices[list(failed)].tolist())
             good = [at for at in range(len(slots)) if at not in failed]

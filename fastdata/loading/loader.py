@@ -26,10 +26,11 @@ from fastdata.loading.batching import Batching, OrderedBatching, find_batching, 
 from fastdata.loading.fields.readable import Readable
 from fastdata.loading.fields.stats import Stats
 from fastdata.loading.images import PrefixDataset, recognise_any
+from fastdata.loading.iterator import Pass
 from fastdata.loading.mixture import leaves, mixtures_in, refuse_paths, transforms_of
 from fastdata.loading.native import NativePath
 from fastdata.loading.noticing import NoticingPass, in_memory
-from fastdata.loading.passes import NoBatches, Pass, ProgressTracker
+from fastdata.loading.passes import NoBatches, ProgressTracker
 from fastdata.loading.resolved import Resolved, resolved_path
 from fastdata.loading.resuming import Resumable
 from fastdata.loading.samplers import PlannedSampler
@@ -40,7 +41,6 @@ from fastdata.machine import cpus_for_this_rank
 from fastdata.plan.draws import child
 from fastdata.plan.order import OrderLike
 from fastdata.plan.position import PassProgress, Position
-from fastdata.plan.sharding import Epoch
 from fastdata.transforms.identity import fresh_look
 from fastdata.transforms.schedule import BySize, Schedule
 
@@ -114,8 +114,7 @@ class DataLoader(Resumable[T], Generic[T]):
             initialised process group, else of the environment (``RANK`` and ``WORLD_SIZE``, as
             torchrun sets them), else one process, so that one script runs on one GPU and on
             eight; or (rank, world_size). None: all samples, or the sampler's. An `IterableDataset`
-            is split by rank and by worker process; leave ``shard`` out for one that splits itself
-            by rank.
+            takes its share itself.
         device: Where batches go: "cuda" (or "cuda:1", …) or "cpu"; None to leave them on the host,
             as torch does. They are sent ahead, from page-locked memory, on a stream of their own,
             as `fastdata.DeviceLoader` says: on the native path as bytes, which are normalised
@@ -282,18 +281,7 @@ class DataLoader(Resumable[T], Generic[T]):
         if planned is not None:
             current = self._current
             return planned.length(self._epoch if current is None else current.start.epoch)
-        if not self._shares_stream:
-            return super().__len__()
-        samples = len(self.dataset)  # type: ignore[arg-type]
-        share = len(Epoch(samples, 1, *self._batching.ranks or (0, 1), self.drop_last))
-        if self.batch_size is None:
-            return share
-        return len(Epoch(share, self.batch_size, drop_last=self.drop_last))
-
-    @property
-    def _shares_stream(self) -> bool:
-        """Whether this loader takes a rank's share of an iterable dataset."""
-        return self._batching.ranks is not None and not self._shares_samples
+        return super().__len__()
 
     def _open_pass(self) -> tuple[Position | None, PassProgress | None, Iterator[Any]]:
         """Return where the next pass begins, its progress and its batches."""
@@ -329,11 +317,11 @@ class DataLoader(Resumable[T], Generic[T]):
         self, native: NativePath, start: Position
     ) -> tuple[PassProgress, Iterator[Any]]:
         """Return the progress and the batches of a pass on the native path."""
-        batches, key, length, among, of_sampler = self._batching.draw(start, len(native))
+        batches, key, length, among = self._batching.draw(start, len(native))
         progress = PassProgress(start, -1 if length is None else length)
         # On a device, a state must not count what was only sent ahead.
         sent = replace(progress) if self._resolved.where is not None else progress
-        started = native.start(batches, key, sent, length, sampler=of_sampler, among=among)
+        started = native.start(batches, key, sent, length, among)
         return progress, self._on_device(started, ProgressTracker(sent, progress))
 
     def _torch_pass(self, start: Position) -> tuple[PassProgress | None, Iterator[Any]]:
@@ -351,8 +339,7 @@ class DataLoader(Resumable[T], Generic[T]):
         direct = direct and self.num_workers > 0
         if self._resolved.path == "workers" and not direct:
             return None, self._on_device(iter(self._torch_loader()), Tracker())
-        batches = iter(self._torch_loader()) if self._shares_stream else super().__iter__()
-        return None, self._on_device(self._noticing(batches), Tracker())
+        return None, self._on_device(self._noticing(super().__iter__()), Tracker())
 
     def _noticing(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Return a pass of torch's path that warns of itself if its first batch has images."""
@@ -396,10 +383,9 @@ class DataLoader(Resumable[T], Generic[T]):
     def _torch_loader(self) -> torch.utils.data.DataLoader[Any]:
         """Return torch's loader over the same dataset; the same one for every epoch."""
         if self._inner is None:
-            ranks = self._batching.ranks if self._shares_stream else None
             prefixed = self._resolved.path == "workers"
             dataset = PrefixDataset(self.dataset) if prefixed else self.dataset
-            self._inner = torch_loader(self, dataset, prefixed, ranks)
+            self._inner = torch_loader(self, dataset, prefixed)
         return self._inner
 
     @property
@@ -436,13 +422,8 @@ class DataLoader(Resumable[T], Generic[T]):
         return self._native.counters.stats()
 
     def explain(self) -> str:
-        """Describe which path this loader takes, and why.
-
-        On the native path, also estimate the share of each kind of image and name its decoder, from
-        some of the samples; `stats` counts them.
-        """
-        kinds = "" if self._native is None else self._native.describe_kinds()
-        path = self._resolved.explain(str(self._batching), kinds)
+        """Describe which path this loader takes, and why; `stats` counts kinds and decoders."""
+        path = self._resolved.explain(str(self._batching))
         schedules = self._schedules
         return f"{path}\nschedule: this is epoch {schedules[0].epoch}'s" if schedules else path
 

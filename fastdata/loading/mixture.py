@@ -6,7 +6,6 @@ import math
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,7 +23,7 @@ from fastdata.plan.sharding import epoch_number
 Weights: TypeAlias = Mapping[str, float]
 
 #: Names of epoch lengths.
-LENGTHS = ("sum", "longest", "shortest", "endless")
+LENGTHS = ("sum", "endless")
 #: Positions of an endless epoch: more than any run takes.
 ENDLESS = 1 << 40
 
@@ -46,14 +45,12 @@ class Mixture(ConcatDataset[Any]):
     Args:
         sources: Datasets by name: ``{"a": dataset_a, "b": dataset_b}``; or with their weights:
             ``{"a": (dataset_a, 0.7), "b": (dataset_b, 0.3)}``.
-        weights: Weights that are not in ``sources``: by name, from 0 and of any scale; a list of
-            such dicts, one for each epoch, the last for all later ones; or a function that returns
-            one for an epoch's number. None: the datasets' lengths.
+        weights: Weights that are not in ``sources``: by name, from 0 and of any scale; or a
+            function that returns such a dict for an epoch's number. None: the datasets' lengths.
         temperature: Takes weights to the power of 1 / temperature: 1 leaves them, infinity makes
             them equal.
-        samples: Positions of an epoch: a number; "sum" of the datasets' lengths; as many as the
-            "longest" source needs to end, or the "shortest"; or "endless", for loops that count
-            steps.
+        samples: Positions of an epoch: a number; "sum" of the datasets' lengths; or "endless", for
+            loops that count steps.
         group: Neighbouring positions with one source. With the loader's ``batch_size`` or a
             multiple of it, each batch has one source. Shares then hold in each 1,000 groups.
         seed: Seed of the order of each source's rows; crops follow the loader's ``seed``.
@@ -75,7 +72,7 @@ class Mixture(ConcatDataset[Any]):
     def __init__(
         self,
         sources: Mapping[str, Any],
-        weights: Weights | Sequence[Weights] | Callable[[int], Weights] | None = None,
+        weights: Weights | Callable[[int], Weights] | None = None,
         *,
         temperature: float = 1.0,
         samples: int | str = "sum",
@@ -106,17 +103,11 @@ class Mixture(ConcatDataset[Any]):
             require_names(fields, "Give a tuple of names, each once.")
         self._given_fields = fields
         self.epoch = 0
-        settled: int | None = None if callable(self._weights) else 0
-        if isinstance(self._weights, Sequence):
-            settled = len(self._weights) - 1
-            if settled < 0:
-                raise UsageError("weights=[]", "Give the weights of one epoch, at least.")
         sizes = list(map(len, self.datasets))  # type: ignore[arg-type]
-        self._length = _length(samples, sizes, self.shares(0), self.group)
-        self.plan = self._planned(sizes, settled)
-        while samples == "longest" and (lacking := self._lacking(sizes)) > 0:
-            self._length += -(-lacking // self.group) * self.group
-            self.plan = self._planned(sizes, settled)
+        self._length = _length(samples, sum(sizes), self.group)
+        changing = callable(self._weights)
+        self.shares(0)
+        self.plan = MixturePlan(sizes, self.shares, changing, self._length, self.group, self._seed)
 
     def __repr__(self) -> str:
         shares = zip(self.names, self.datasets, self.shares(self.epoch), strict=True)
@@ -124,20 +115,6 @@ class Mixture(ConcatDataset[Any]):
         length = "endless" if self._length >= ENDLESS else f"samples={self._length}"
         arguments = f"{length}, group={self.group}, seed={self._seed}"
         return f"Mixture({{{'; '.join(named)}}}, {arguments})"
-
-    def _planned(self, sizes: Sequence[int], settled: int | None) -> MixturePlan:
-        if self._length > ENDLESS:
-            raise UsageError(
-                f"samples: an epoch of {self._length:.3g} positions is too long",
-                'Give at most 2**40; "longest" needs larger weights.',
-            )
-        return MixturePlan(sizes, self.shares, settled, self._length, self.group, self._seed)
-
-    def _lacking(self, sizes: Sequence[int]) -> int:
-        """Return how many positions more the first epoch needs, so that all its sources end."""
-        drawn: list[int] = (self.plan.drawn(1) * self.group).tolist()
-        sources = zip(sizes, drawn, self.shares(0), strict=True)
-        return max(math.ceil((size - had) / share) for size, had, share in sources if share)
 
     def shares(self, epoch: int) -> list[float]:
         """Return each source's share of an epoch; they sum to 1.
@@ -148,8 +125,6 @@ class Mixture(ConcatDataset[Any]):
         chosen: Any = self._weights
         if callable(chosen):
             chosen = chosen(epoch)
-        elif isinstance(chosen, Sequence):
-            chosen = chosen[min(epoch, len(chosen) - 1)]
         if not isinstance(chosen, Mapping) or chosen.keys() != set(self.names):
             named = ", ".join(map(repr, self.names))
             raise UsageError(
@@ -343,26 +318,17 @@ def _split(sources: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return datasets, {name: one[1] for name, one in pairs.items()}
 
 
-def _length(samples: Any, sizes: Sequence[int], shares: Sequence[float], group: int) -> int:
+def _length(samples: Any, rows: int, group: int) -> int:
     """Return the positions of an epoch."""
-    if isinstance(samples, str) and samples in LENGTHS:
-        needs = [size / share for size, share in zip(sizes, shares, strict=True) if share]
-        rules: dict[str, Callable[[], float]] = {
-            "sum": partial(sum, sizes),
-            "longest": partial(max, needs),
-            "shortest": partial(min, needs),
-            "endless": lambda: ENDLESS,
-        }
-        exact = rules[samples]() / group
-        # A share such as 1/3 must not add a group by its last bit.
-        down = samples == "shortest"
-        groups = math.floor(exact * (1 + 1e-12)) if down else math.ceil(exact * (1 - 1e-12))
-        return max(1, groups) * group
     if isinstance(samples, str):
-        raise UsageError(f"{samples=}", f"Give a number, or one of {', '.join(LENGTHS)}.")
+        if samples not in LENGTHS:
+            raise UsageError(f"{samples=}", f"Give a number, or one of {', '.join(LENGTHS)}.")
+        return -(-(rows if samples == "sum" else ENDLESS) // group) * group
     count = whole("samples", samples)
     if count % group:
         raise UsageError(f"{samples=} and {group=}", f"Give a multiple of {group} as samples.")
+    if count > ENDLESS:
+        raise UsageError(f"{samples=} is too long an epoch", "Give at most 2**40.")
     return count
 
 

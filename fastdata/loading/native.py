@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch.utils.data import default_collate
 
-from fastdata.decode.engine import Engine
-from fastdata.decode.rows import describe_kinds
+from fastdata import _native
 from fastdata.device.transfer import is_asynchronous
 from fastdata.errors import warn
 from fastdata.executors import helper_threads
@@ -29,6 +28,10 @@ from fastdata.storage.source import PassRequest, Source
 if TYPE_CHECKING:
     from fastdata.loading.fields.readable import Readable
     from fastdata.loading.resolved import Resolved
+
+
+def _refuse(job: _native.Work) -> NoReturn:
+    raise RuntimeError("the pass is closed")
 
 
 class NativePath:
@@ -51,7 +54,7 @@ class NativePath:
         self._readable: Readable = self._readables[0]
         self._fields = config.fields or self._readable.fields
         self._source: Source | None = None
-        self._engine: Engine | None = None
+        self._threads: _native.ThreadPool | None = None
         self._pool: BufferPool | None = None
         self._bad: set[int] = set()
         self._warned_fallback = Event()
@@ -68,19 +71,13 @@ class NativePath:
         """Return the number of samples of the loader's dataset."""
         return self._numbering.n
 
-    def describe_kinds(self) -> str:
-        """The share of each kind of image, and what decodes it, in words; "" without images."""
-        if "image" not in self._fields:
-            return ""
-        return describe_kinds(self.source, self._readable.limits, self._readable.subset)
-
     @property
     def _numbering(self) -> Numbering:
         return self._readable.numbering(self.source)
 
     def take_over(self, other: NativePath) -> None:
         """Take over another path's threads and memory; its source, too, if files are the same."""
-        self._engine, self._pool = other._engine, other._pool
+        self._threads, self._pool = other._threads, other._pool
         if other._readable.opens_as(self._readable):
             self._source, self._bad = other._source, other._bad
             self._warned_fallback = other._warned_fallback
@@ -91,32 +88,29 @@ class NativePath:
         key: int,
         progress: PassProgress,
         length: int | None,
-        *,
-        sampler: bool,
         among: Order | None = None,
     ) -> Iterator[Any]:
         """Start a pass, which updates ``progress``; ``length`` is None if unknown.
 
-        ``sampler``: the batches come from a torch sampler. Substitutes for bad samples come from
-        the order ``among``, None for all samples.
+        Substitutes for bad samples come from the order ``among``, None for all samples.
         """
         config, numbering, drops = self._config, self._numbering, self._config.on_error == "drop"
         bad = self._bad if config.on_error in ("skip", "drop") else set()
-        engine, pool = self._engine, self._pool
-        if engine is None and config.num_workers:
-            engine = Engine(config.num_workers)
+        threads, pool = self._threads, self._pool
+        if threads is None and config.num_workers:
+            threads = _native.ThreadPool(config.num_workers)
         if pool is None:
             # One that is filled, those ahead, and the one that the consumer still has.
             pool = BufferPool(config.prefetch + 2, self._pins())
         if config.persistent_workers:
-            self._engine, self._pool = engine, pool
+            self._threads, self._pool = threads, pool
         helpers = helper_threads(config.num_workers)
         counters = self.counters = Counters(max(config.num_workers, 1))
         # A user who asks for torch's function gets what that makes of a sample's fields.
         context = Context(
             self._readable,
             self.source,
-            engine,
+            _native.Work.run if threads is None else threads.submit,
             pool,
             helpers,
             counters,
@@ -136,7 +130,6 @@ class NativePath:
             numbering,
             key,
             bad,
-            sampler=sampler,
             among=among,
             drops=drops,
         )
@@ -149,8 +142,7 @@ class NativePath:
                 return
             pipeline.close()
             pool.close()
-            if engine is not None:
-                engine.close()
+            context.start = _refuse  # the threads end with the last reference to them
 
         to_device = self._to_device(pool)
         return NativeIterator(pipeline, schedule, key, config, progress, length, to_device, close)

@@ -38,16 +38,15 @@ class LeftAlone(torch.utils.data.DataLoader[T], Generic[T]):
 
     @property
     def _shares_samples(self) -> bool:
-        """Whether this loader takes a rank's share of a dataset that is not a stream."""
+        """Whether this loader takes a rank's share of the samples."""
         batching = self._resolved.batching
-        return batching is not None and batching.shares_samples
+        return batching is not None and batching.ranks is not None
 
     @property
     def _is_accelerate_prepared(self) -> bool:
         """Whether Accelerate's ``prepare``, which asks for this, leaves this loader alone.
 
-        Accelerate rebuilds others as torch's loaders from their attributes: those that do not
-        shard, and those of a stream, whose end it knows by reading ahead.
+        Accelerate rebuilds others as torch's loaders from their attributes.
         """
         if not self._shares_samples:
             self._warn_taken_apart()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch.utils.data
-from torch.utils.data import Dataset, IterableDataset, Subset, default_collate, default_convert
+from torch.utils.data import Dataset, Subset, default_collate, default_convert
 
 from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import transformed
@@ -29,19 +29,13 @@ from fastdata.plan.position import PassProgress
 from fastdata.plan.schedule import Indices, Numbering, Planned, ordered
 
 
-def torch_loader(
-    loader: Any, dataset: Any, prefixed: bool, ranks: tuple[int, int] | None
-) -> torch.utils.data.DataLoader[Any]:
+def torch_loader(loader: Any, dataset: Any, prefixed: bool) -> torch.utils.data.DataLoader[Any]:
     """Return torch's loader over the dataset of a `fastdata.DataLoader`, with its arguments.
 
-    ``prefixed``: use the decoder of the `fastdata.loading.fields.samples.NativeSamples`. ``ranks``
-    split a stream; None for other datasets.
+    ``prefixed``: use the decoder of the `fastdata.loading.fields.samples.NativeSamples`.
     """
     options: dict[str, Any] = {"collate_fn": loader.collate_fn}
-    if ranks is not None:
-        options["dataset"] = RankStream(dataset, *ranks, loader.drop_last)
-        options |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-    elif loader.seed is not None:
+    if loader.seed is not None:
         options |= _drawn_options(loader, dataset, prefixed)
     elif loader.batch_sampler is not None:
         options |= {"dataset": dataset, "batch_sampler": loader.batch_sampler}
@@ -74,41 +68,6 @@ def zero_invalid(batch: Any, batch_transform: Callable[[Any], Any] | None, key: 
         images, valid = batch[0], batch[-1]
     map_tensors(images, lambda view: view.masked_fill_(~valid.view(-1, 1, 1, 1), 0))
     return transformed(batch, batch_transform)
-
-
-class RankStream(IterableDataset[Any]):
-    """Every ``world_size``-th sample of a stream, the same number on every rank.
-
-    In worker processes it is the rank's share of what the stream yields there: as with torch's own
-    loader, a stream splits itself by ``torch.utils.data.get_worker_info()``.
-
-    The order of the stream must be the same on all ranks. Samples are taken in groups of one for
-    each rank, so that no rank gets a sample more than another. ``drop_last`` drops the last group
-    if it is not full; else the stream's first sample fills it.
-    """
-
-    def __init__(
-        self, dataset: IterableDataset[Any], rank: int, world_size: int, drop_last: bool
-    ) -> None:
-        super().__init__()
-        self._dataset = dataset
-        self._rank, self._world_size, self._drop_last = rank, world_size, drop_last
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yield this rank's samples, in the stream's order."""
-        first = held = None
-        count = 0
-        for count, sample in enumerate(self._dataset, 1):
-            place = (count - 1) % self._world_size
-            if count == 1:
-                first = sample
-            if place == self._rank:
-                held = sample
-            if place == self._world_size - 1:
-                yield held
-        rest = count % self._world_size
-        if rest and not self._drop_last:
-            yield held if self._rank < rest else first
 
 
 #: Functions that draw nothing.

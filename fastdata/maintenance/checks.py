@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -14,14 +15,14 @@ import pyarrow as pa
 
 from fastdata import _native
 from fastdata.decode.pillow import ImageInfo, open_image, probe
-from fastdata.errors import CorruptionError, DatasetError, SampleError, printable
+from fastdata.errors import CorruptionError, DatasetError, FastdataError, SampleError, printable
 from fastdata.executors import report
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.fields import IMAGE, IMAGES, StoredField
 from fastdata.storage.files import open_file
 from fastdata.storage.manifest import ELSEWHERE
-from fastdata.storage.packed import PackedSource
+from fastdata.storage.packed import IndexedSource
 from fastdata.storage.records import Row
 from fastdata.storage.row_groups import split_name
 from fastdata.storage.shapes import misshapen, why_misshapen
@@ -36,11 +37,13 @@ class Finding(NamedTuple):
     samples: int = 0
 
 
-#: Checks one sample; the dictionary caches the problem of each file.
-Check: TypeAlias = Callable[[PackedSource, str, Row, int, dict[Path, "str | None"]], Finding | None]
+#: Checks one sample, whose bytes may be known.
+Check: TypeAlias = "Callable[[IndexedSource, str, Row, int, bytes | None], Finding | None]"
+#: Blobs behind a URL that are read at once.
+_AT_ONCE = 16
 
 
-def check_index(source: PackedSource, stored: StoredField) -> Iterator[Finding]:
+def check_index(source: IndexedSource, stored: StoredField) -> Iterator[Finding]:
     """Check all rows of a field's index against the manifest, without reading values."""
     if stored.file is not None:
         yield from _other_packing(source, stored.file)
@@ -49,7 +52,7 @@ def check_index(source: PackedSource, stored: StoredField) -> Iterator[Finding]:
         yield from _impossible_rows(source, stored)
 
 
-def _impossible_rows(source: PackedSource, stored: StoredField) -> Iterator[Finding]:
+def _impossible_rows(source: IndexedSource, stored: StoredField) -> Iterator[Finding]:
     manifest, (name, kind, _, nullable, _) = source.manifest, stored.field
     is_extra = stored.field != IMAGE
     sizes = np.array(source.files.sizes[: manifest.blob_files], np.int64)
@@ -86,18 +89,18 @@ def _impossible_rows(source: PackedSource, stored: StoredField) -> Iterator[Find
         start += batch.num_rows
 
 
-def _other_packing(source: PackedSource, name: str) -> Iterator[Finding]:
+def _other_packing(source: IndexedSource, name: str) -> Iterator[Finding]:
     """Check the generation that a column's file names."""
-    path = source.location / name
+    path = f"{source.location}/{name}"
     with suppress(pa.ArrowException, OSError):  # other checks report such a file
-        with pa.OSFile(str(path)) as file:
+        with pa.OSFile(path) as file:
             file.seek(8)  # past the magic bytes
             named = pa.ipc.read_schema(file).metadata or {}
         if named.get(b"generation") != source.generation.encode():
-            yield Finding(str(path), "belongs to another packing than the manifest")
+            yield Finding(path, "belongs to another packing than the manifest")
 
 
-def _impossible_pieces(source: PackedSource, stored: StoredField) -> Iterator[Finding]:
+def _impossible_pieces(source: IndexedSource, stored: StoredField) -> Iterator[Finding]:
     manifest, index = source.manifest, source.index_of(stored.field.name)
     assert stored.file is not None
     number = manifest.number_of(stored.file)
@@ -115,17 +118,19 @@ def _impossible_pieces(source: PackedSource, stored: StoredField) -> Iterator[Fi
         bad |= offsets > size - lengths
         for at in np.flatnonzero(bad).tolist():
             yield Finding(
-                str(index.path),
+                f"{source.location}/{stored.index}",
                 f"its row {start + at} is impossible for {expected[at]} rows in {stored.file}: "
                 f"file {files[at]}, offset {offsets[at]}, length {lengths[at]}, {rows[at]} rows",
             )
         start, end = start + len(files), int(offsets[-1] + lengths[-1])
 
 
-def check_pieces(source: PackedSource, stored: StoredField, start: int, stop: int) -> list[Finding]:
+def check_pieces(
+    source: IndexedSource, stored: StoredField, start: int, stop: int
+) -> list[Finding]:
     """Read some pieces of a column."""
     assert stored.file is not None
-    path = str(source.location / stored.file)
+    path = f"{source.location}/{stored.file}"
     name, meaning, findings = stored.field.name, stored.field.format, []
     for number in range(start, stop):
         try:
@@ -141,44 +146,55 @@ def check_pieces(source: PackedSource, stored: StoredField, start: int, stop: in
     return findings
 
 
-def check_column_file(source: PackedSource, stored: StoredField) -> Iterator[Finding]:
+def check_column_file(source: IndexedSource, stored: StoredField) -> Iterator[Finding]:
     """Check that a file, whose checksum is right, has the manifest's column."""
     assert stored.file is not None
-    path = source.location / stored.file
+    path = f"{source.location}/{stored.file}"
     name, kind = stored.field.name, stored.field.type
     pieces = len(source.index_of(name))
     try:
-        with pa.OSFile(str(path)) as opened, pa.ipc.open_file(opened) as file:
+        with pa.OSFile(path) as opened, pa.ipc.open_file(opened) as file:
             schema, batches = file.schema, file.num_record_batches
             has = ", ".join(f"{one.name} {one.type}" for one in schema)  # names may be no UTF-8
     except (pa.ArrowException, OSError, ValueError) as error:
-        yield Finding(str(path), f"cannot be read as Arrow: {error}")
+        yield Finding(path, f"cannot be read as Arrow: {error}")
         return
     if schema != pa.schema([(name, kind)]):
-        yield Finding(str(path), f"holds {printable(has)}, the manifest says {name} {kind}")
+        yield Finding(path, f"holds {printable(has)}, the manifest says {name} {kind}")
     if batches != pieces:
-        yield Finding(str(path), f"has {batches} record batches, its index has {pieces}")
+        yield Finding(path, f"has {batches} record batches, its index has {pieces}")
 
 
 def check_rows(
-    source: PackedSource, names: Sequence[str], start: int, stop: int, check: Check
+    source: IndexedSource, names: Sequence[str], start: int, stop: int, check: Check
 ) -> list[Finding]:
     """Check the blobs of some fields of some samples."""
-    files: dict[Path, str | None] = {}
     findings = []
     keys: list[str] = []
     for name in names:
-        for number, row in enumerate(source.index_of(name).rows(start, stop), start):
-            if name == IMAGE.name:
-                keys.append(row.key)
-                report(1, row.length)
-            elif not row.length:
-                continue
-            row = row._replace(key=keys[number - start])
-            finding = check(source, name, row, number, files)
-            if finding is not None:
-                findings.append(finding)
+        rows = enumerate(source.index_of(name).rows(start, stop), start)
+        while some := list(islice(rows, _AT_ONCE)):
+            ahead = _read_ahead(source, [row for _, row in some if row.length])
+            for number, row in some:
+                if name == IMAGE.name:
+                    keys.append(row.key)
+                    report(1, row.length)
+                elif not row.length:
+                    continue
+                row = row._replace(key=keys[number - start])
+                data = next(ahead, None) if row.length else None
+                finding = check(source, name, row, number, data)
+                if finding is not None:
+                    findings.append(finding)
     return findings
+
+
+def _read_ahead(source: IndexedSource, rows: Sequence[Row]) -> Iterator[bytes]:
+    """Return blobs behind a URL, read at once; none if one of them cannot be read."""
+    if not source.capabilities.local:
+        with suppress(FastdataError):  # reading them one by one says which
+            return iter(source.read(rows, None))
+    return iter(())
 
 
 def _sample(row: Row, number: int) -> str:
@@ -186,11 +202,11 @@ def _sample(row: Row, number: int) -> str:
 
 
 def check_loose_size(
-    source: PackedSource, name: str, row: Row, number: int, files: dict[Path, str | None]
+    source: IndexedSource, name: str, row: Row, number: int, data: bytes | None
 ) -> Finding | None:
-    """Check the size of a sample's file in a `folder`."""
+    """Check the size of a sample's file in a `folder` of this machine."""
     try:
-        path = source.file(row, number)
+        path = Path(source.file(row, number))
     except CorruptionError as error:
         return Finding(_sample(row, number), error.what)
     try:
@@ -201,28 +217,34 @@ def check_loose_size(
 
 
 def check_sample(
-    source: PackedSource, name: str, row: Row, number: int, files: dict[Path, str | None]
+    bad: Mapping[str, str],
+    source: IndexedSource,
+    name: str,
+    row: Row,
+    number: int,
+    data: bytes | None,
 ) -> Finding | None:
-    """Read a blob of a sample; decode it if it is an image."""
-    path: Path | str = ""
+    """Read a blob of a sample; decode it if it is an image.
+
+    ``bad`` has the problems of files. ``data`` are the blob's bytes, if they were read before.
+    """
+    file = ""
     try:
         path = source.file(row, number)
-        if not source.manifest.blob_files:
+        file = str(path) if source.manifest.groups is None else split_name(str(path))[0]
+        if problem := bad.get(file):
+            return Finding(file, problem, samples=int(name == IMAGE.name))
+        if isinstance(path, Path) and not source.manifest.blob_files:
             problem = file_problem(path, row.length, "index")
             if problem:
-                return Finding(str(path), problem)
-        elif source.manifest.groups is None and path not in files:
-            files[path] = file_problem(path, source.manifest.files[row.file].size)
-        problem = files.get(path)
-        if problem:
-            return Finding(str(path), problem, samples=int(name == IMAGE.name))
-        (data,) = source.read([row], number)
+                return Finding(file, problem)
+        if data is None:
+            (data,) = source.read([row], number)
         problem = _blob_problem(row, data) if source.field(name).kind in IMAGES else None
     except DatasetError as error:
         problem = error.what
-        table = split_name(str(path))[0]
-        if problem.startswith(f"{table}: "):  # of all its rows
-            return Finding(table, problem[len(table) + 2 :], samples=int(name == IMAGE.name))
+        if problem.startswith(f"{file}: "):  # of all its rows
+            return Finding(file, problem[len(file) + 2 :], samples=int(name == IMAGE.name))
     except SampleError as error:
         problem = error.line
     if problem is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from heapq import merge
 from itertools import chain, islice, product
@@ -15,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from fastdata.errors import CorruptionError, DatasetError, UsageError
-from fastdata.executors import Executor, Result, local_executor
+from fastdata.executors import Result, local_executor
 from fastdata.machine import usable_cpus
 from fastdata.maintenance.checks import (
     Check,
@@ -30,14 +32,16 @@ from fastdata.maintenance.checks import (
     reason,
 )
 from fastdata.remote.manifests import read_manifest
+from fastdata.remote.opening import RemoteSource
 from fastdata.remote.urls import is_url, join_url, redact
-from fastdata.staging.fetching import Fetching, fetching
+from fastdata.staging.copying import Place
 from fastdata.storage import formats
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL, StoredField
 from fastdata.storage.files import crc32c_file
 from fastdata.storage.manifest import FileEntry, Manifest, PartsError, PartsManifest
-from fastdata.storage.packed import PackedSource
+from fastdata.storage.packed import IndexedSource, PackedSource, own_files
+from fastdata.storage.row_groups import split_name
 from fastdata.text import human_count
 
 #: Samples that one task decodes, and those whose file sizes one task checks.
@@ -94,8 +98,8 @@ def verify(
     A file that is missing, cut short or cannot be read is one problem, whatever is in it.
     Memory grows with the problems found, but not with the dataset.
 
-    A dataset behind a URL is fetched a file at a time to a temporary folder ($TMPDIR), which
-    has to hold its columns and two of its files; ``fast`` fetches its manifest and indexes alone.
+    A dataset behind a URL is read by ranges: its samples and columns are checked, and the sizes of
+    its files; ``fast`` fetches its manifest and indexes alone.
 
     Args:
         path: The dataset's folder or URL; a staged copy of it is not looked at.
@@ -109,7 +113,6 @@ def verify(
         UsageError: ``workers`` is no number of processes.
         DatasetError: There is no dataset at ``path``, or none that can be opened at all.
         RemoteError: The URL cannot be reached.
-        SpaceError: The temporary folder is too full.
     """
     if workers is not None and workers < 1:
         raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
@@ -160,61 +163,33 @@ def _verify_one(
     progress: Callable[[int, int], None] | None,
     storage_options: Mapping[str, Any] | None,
 ) -> Verification:
-    source = None if is_url(path) else PackedSource(Path(path))
-    tables = source is not None and source.manifest.groups is not None
-    if source is None or tables or is_url(source.manifest.root or ""):
-        with fetching(os.fspath(path), storage_options) as fetched:
-            return _verify_remote(fetched, fast, workers, progress)
-    if storage_options:
-        raise UsageError(
-            "--storage-option has no effect without a URL", "Leave it out, or give a URL."
-        )
-    findings = _Findings()
+    source = _opened(path, storage_options)
+    manifest, findings = source.manifest, _Findings()
     findings.add(_check_sizes(source))
     fields = _check_indexes(source, findings)
-    if fields and fast:
-        findings.add(_check_first_blobs(source, _blobs_of(fields), findings))
-    # Each sample would report an impossible index again.
-    if fields and not (fast and source.manifest.blob_files):
-        _check_local(source, fields, fast, workers, progress, findings)
-    manifest = source.manifest
-    return Verification(manifest.samples, len(manifest.files) + 1, findings.problems())
-
-
-def _verify_remote(
-    fetched: Fetching,
-    fast: bool,
-    workers: int | None,
-    progress: Callable[[int, int], None] | None,
-) -> Verification:
-    """Check a dataset whose files are fetched one after the other."""
-    source, folder = fetched.blobs, str(fetched.blobs.location)
-    manifest = source.manifest
-    findings, of_copy = _Findings(), _Findings()
-    of_copy.add(Finding(where, what) for where, what in fetched.size_problems())
-    fetched.fetch_fields(columns=not fast)
-    fields = _check_indexes(source, of_copy)
     names = _blobs_of(fields)
-    if fields and fast:
-        of_copy.add(Finding(where, what) for where, what in fetched.loose_problems(names))
-    elif fields:
-        with local_executor(workers) as executor:
-            tick = _ticker(executor, manifest.samples, progress)
-            column_files = range(manifest.blob_files, len(manifest.files))
-            _check_files(executor, tick, source, column_files, 0, 0, fields, of_copy)
-            if manifest.groups is not None:
-                rows: Any = fetched.remote
-                tasks = _row_tasks(check_sample, rows, fields, _ROWS, 0, manifest.samples)
-                for of_rows in executor.run(_call, (task for _, task in tasks), tick):
-                    of_copy.add(of_rows)
-            views = fetched.views(names) if manifest.groups is None else ()
-            for view, files, start, stop in views:
-                of_view, part = _Findings(), PackedSource(view)
-                _check_files(executor, tick, part, files, start, stop, fields, of_view)
-                of_copy.add(of_view.named(str(view), fetched.name))
-            tick()
-    findings.add(of_copy.named(folder, fetched.name))
+    if isinstance(source, RemoteSource):
+        findings.add(_check_loose_sizes(source, names))
+    elif fast:
+        findings.add(_check_first_blobs(source, names, findings))
+    # Each sample would report an impossible index again.
+    if fields and not (fast and (manifest.blob_files or isinstance(source, RemoteSource))):
+        _check_samples(source, fields, fast, workers, progress, findings)
     return Verification(manifest.samples, len(manifest.files) + 1, findings.problems())
+
+
+def _opened(
+    path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+) -> PackedSource | RemoteSource:
+    if not is_url(path):
+        source = PackedSource(Path(path))
+        if source.manifest.groups is None and not is_url(source.manifest.root or ""):
+            if storage_options:
+                raise UsageError(
+                    "--storage-option has no effect without a URL", "Leave it out, or give a URL."
+                )
+            return source
+    return RemoteSource(os.fspath(path).rstrip("/"), None, storage_options)
 
 
 class _Findings:
@@ -231,14 +206,13 @@ class _Findings:
             added = True
         return added
 
-    def has(self, path: Path) -> bool:
+    def has(self, path: str) -> bool:
         """Return whether there is a finding about a file."""
-        return any(where == str(path) for where, _ in self._samples)
+        return any(where == path for where, _ in self._samples)
 
-    def named(self, folder: str, name: str) -> Iterator[Finding]:
-        """Yield the findings with another name for a folder."""
-        for (where, what), samples in self._samples.items():
-            yield Finding(where.replace(folder, name), what.replace(folder, name), samples)
+    def of_files(self) -> dict[str, str]:
+        """Return the problems found so far, by file or sample."""
+        return dict(self._samples.keys())
 
     def problems(self) -> list[Problem]:
         """Return the problems, in the order in which each was found first."""
@@ -251,11 +225,39 @@ class _Findings:
         ]
 
 
-def _check_sizes(source: PackedSource) -> Iterator[Finding]:
-    for path, entry in zip(source.files.places, source.manifest.files, strict=True):
-        problem = file_problem(Path(path), entry.size)
-        if problem:
-            yield Finding(path, problem)
+def _check_sizes(source: PackedSource | RemoteSource) -> Iterator[Finding]:
+    """Find files of the manifest that are missing or have another size."""
+    if isinstance(source, PackedSource):
+        for path, entry in zip(source.files.places, source.manifest.files, strict=True):
+            if problem := file_problem(Path(path), entry.size):
+                yield Finding(path, problem)
+        return
+    manifest, place = source.manifest, Place(source.url, source.storage_options)
+    yield from _sizes_at(place, manifest.own_files, "manifest")
+    elsewhere: Iterable[FileEntry] = (one for one in manifest.files if not one.crc32c)
+    if manifest.root is not None and manifest.container != "folder":
+        if manifest.groups is not None:
+            elsewhere = (replace(one, name=split_name(one.name)[0]) for one in elsewhere)
+        yield from _sizes_at(place.root(manifest.root), elsewhere, "manifest")
+
+
+def _check_loose_sizes(source: RemoteSource, names: Sequence[str]) -> Iterator[Finding]:
+    """Find files of a ``folder``'s samples behind a URL that are missing or have another size."""
+    manifest = source.manifest
+    if manifest.container == "folder" and manifest.root is not None and names:
+        place = Place(source.url, source.storage_options).root(manifest.root)
+        yield from _sizes_at(place, own_files(source, names, 0, manifest.samples), "index")
+
+
+def _sizes_at(place: Place, entries: Iterable[FileEntry], says: str) -> Iterator[Finding]:
+    entries = list(entries)
+    sizes = place.sizes([one.name for one in entries])
+    for one in entries:
+        size = sizes.get(one.name)
+        if size is None:
+            yield Finding(place.shown(one.name), os.strerror(errno.ENOENT))
+        elif size != one.size:
+            yield Finding(place.shown(one.name), f"has {size} bytes, the {says} says {one.size}")
 
 
 def _check_first_blobs(
@@ -264,7 +266,7 @@ def _check_first_blobs(
     """Read a blob of each field in each file: the container's files name no generation."""
     for name, (number, path) in product(names, enumerate(source.files.places)):
         row = source.index_of(name).find_file(number)
-        if row == len(source) or findings.has(Path(path)):
+        if row == len(source) or findings.has(path):
             continue
         record = source.row(row, name)
         if record.file == number and record.length:
@@ -274,20 +276,22 @@ def _check_first_blobs(
                 yield Finding(path, error.what.removeprefix(f"{source.location}: "))
 
 
-def _check_indexes(source: PackedSource, findings: _Findings) -> list[StoredField]:
+def _check_indexes(source: IndexedSource, findings: _Findings) -> list[StoredField]:
     """Check all indexes; return the fields to check further, none without sound images."""
     usable: list[StoredField] = []
     for stored in source.manifest.fields:
         names = [name for name in (stored.index, stored.file) if name is not None]
-        if stored.field == LABEL or any(findings.has(source.location / name) for name in names):
+        if stored.field == LABEL or any(
+            findings.has(f"{source.location}/{name}") for name in names
+        ):
             continue
         try:
             wrong = findings.add(check_index(source, stored))
         except DatasetError as error:
             if stored.index is None:
                 raise
-            path, wrong = source.location / stored.index, True
-            findings.add([Finding(str(path), error.what.removeprefix(f"{path}: "))])
+            path, wrong = f"{source.location}/{stored.index}", True
+            findings.add([Finding(path, error.what.removeprefix(f"{path}: "))])
         if not wrong:
             usable.append(stored)
     return usable if usable and usable[0].field == IMAGE else []
@@ -297,8 +301,8 @@ def _blobs_of(fields: Iterable[StoredField]) -> list[str]:
     return [one.field.name for one in fields if one.field.kind in BLOBS]
 
 
-def _check_local(
-    source: PackedSource,
+def _check_samples(
+    source: IndexedSource,
     fields: Sequence[StoredField],
     fast: bool,
     workers: int | None,
@@ -307,52 +311,27 @@ def _check_local(
 ) -> None:
     """Check all files and samples; if ``fast``, only the sizes of a `folder`'s images."""
     samples = source.manifest.samples
+    checks: Iterator[Callable[[], list[Finding]]]
     if fast:
         # Starting a process takes longer than looking at thousands of files.
         workers = max(1, min(workers or usable_cpus(), -(-samples // _LOOSE_ROWS)))
+        checks = (task for _, task in _row_tasks(check_loose_size, source, fields, _LOOSE_ROWS))
+    else:
+        rows = _row_tasks(partial(check_sample, findings.of_files()), source, fields, _ROWS)
+        # Check a file's samples at about the time of its checksum: so it is read from the disk
+        # once, and the progress of samples is the progress of the whole.
+        of_files = _file_tasks(source, fields) if isinstance(source, PackedSource) else ()
+        mixed = (task for _, task in merge(of_files, rows, key=itemgetter(0)))
+        checks = chain(mixed, _piece_tasks(source, fields))
     with local_executor(workers) as executor:
-        tick = _ticker(executor, samples, progress)
-        if fast:
-            rows = _row_tasks(check_loose_size, source, fields, _LOOSE_ROWS, 0, samples)
-            for of_rows in executor.run(_call, (task for _, task in rows), tick):
-                findings.add(of_rows)
-        else:
-            numbers = range(-1, len(source.manifest.files))
-            _check_files(executor, tick, source, numbers, 0, samples, fields, findings)
+
+        def tick() -> None:
+            if progress is not None:
+                progress(executor.reported[0], samples)
+
+        for of_task in executor.run(_call, checks, tick):
+            findings.add(of_task)
         tick()
-
-
-def _check_files(
-    executor: Executor,
-    tick: Callable[[], None],
-    source: PackedSource,
-    numbers: Sequence[int],
-    start: int,
-    stop: int,
-    fields: Sequence[StoredField],
-    findings: _Findings,
-) -> None:
-    """Check some fields in some files (-1: the index) and samples from ``start`` to ``stop``."""
-    # Check a file's samples at about the time of its checksum: so it is read from the disk once,
-    # and the progress of samples is the progress of the whole.
-    of_files = _file_tasks(source, fields, numbers)
-    rows = _row_tasks(check_sample, source, fields, _ROWS, start, stop)
-    tasks = chain(
-        (task for _, task in merge(of_files, rows, key=itemgetter(0))),
-        _piece_tasks(source, fields, numbers),
-    )
-    for of_task in executor.run(_call, tasks, tick):
-        findings.add(of_task)
-
-
-def _ticker(
-    executor: Executor, samples: int, progress: Callable[[int, int], None] | None
-) -> Callable[[], None]:
-    def tick() -> None:
-        if progress is not None:
-            progress(executor.reported[0], samples)
-
-    return tick
 
 
 def _call(task: Callable[[], Result]) -> Result:
@@ -360,44 +339,38 @@ def _call(task: Callable[[], Result]) -> Result:
 
 
 def _row_tasks(
-    check: Check,
-    source: PackedSource,
-    fields: Sequence[StoredField],
-    rows: int,
-    first: int,
-    end: int,
+    check: Check, source: IndexedSource, fields: Sequence[StoredField], rows: int
 ) -> Iterator[tuple[float, Callable[[], list[Finding]]]]:
     """Yield tasks for runs of samples, each with its relative position (0 to 1)."""
-    for start in range(first, end, rows):
+    end = source.manifest.samples
+    for start in range(0, end, rows):
         stop = min(start + rows, end)
-        task = partial(check_rows, source, _blobs_of(fields), start, stop, check)
-        yield (start - first) / (end - first), task
+        yield start / end, partial(check_rows, source, _blobs_of(fields), start, stop, check)
 
 
 def _piece_tasks(
-    source: PackedSource, fields: Sequence[StoredField], numbers: Sequence[int]
+    source: IndexedSource, fields: Sequence[StoredField]
 ) -> Iterator[Callable[[], list[Finding]]]:
-    """Yield tasks for runs of the pieces of columns whose files are among ``numbers``."""
+    """Yield tasks for runs of the pieces of columns."""
     for stored in fields:
-        if stored.file is None or source.manifest.number_of(stored.file) not in numbers:
-            continue
-        pieces = len(source.index_of(stored.field.name))
-        for start in range(0, pieces, _PIECES):
-            yield partial(check_pieces, source, stored, start, min(start + _PIECES, pieces))
+        if stored.file is not None:
+            pieces = len(source.index_of(stored.field.name))
+            for start in range(0, pieces, _PIECES):
+                yield partial(check_pieces, source, stored, start, min(start + _PIECES, pieces))
 
 
 def _file_tasks(
-    source: PackedSource, fields: Sequence[StoredField], numbers: Sequence[int]
+    source: PackedSource, fields: Sequence[StoredField]
 ) -> Iterator[tuple[float, Callable[[], list[Finding]]]]:
     """Yield tasks for files with a checksum, in order, each with its relative position (0 to 1).
 
     Leave out files that are missing or have another size, which `_check_sizes` finds.
     """
-    entries = {-1: source.manifest.index} | dict(enumerate(source.manifest.files))
     # Archives have no checksum: each sample has its own.
-    chosen = {number: entries[number] for number in numbers if entries[number].crc32c}
-    total, before = sum(entry.size for entry in chosen.values()), 0
-    for number, entry in chosen.items():
+    numbered = [(-1, source.manifest.index), *enumerate(source.manifest.files)]
+    chosen = [(number, entry) for number, entry in numbered if entry.crc32c]
+    total, before = sum(entry.size for _, entry in chosen), 0
+    for number, entry in chosen:
         if not file_problem(source.location / entry.name, entry.size):
             yield before / max(total, 1), partial(_check_file, source, fields, number, entry)
         before += entry.size

@@ -42,16 +42,15 @@ Shares: TypeAlias = Callable[[int], Sequence[float]]
 class MixturePlan:
     """Source and row at each position; ``starts`` has each source's first row among all.
 
-    From epoch ``settled`` on, shares stay the same. If that is None, the first use of epoch ``e``
-    asks for the shares of all before it. ``samples`` is a multiple of ``group``, the neighbouring
-    positions that have one source.
+    If shares are ``changing`` by epoch, the first use of epoch ``e`` asks for those of all before
+    it. ``samples`` is a multiple of ``group``, the neighbouring positions that have one source.
     """
 
     def __init__(
         self,
         sizes: Sequence[int],
         shares: Shares,
-        settled: int | None,
+        changing: bool,
         samples: int,
         group: int,
         seed: int,
@@ -59,7 +58,7 @@ class MixturePlan:
         self.samples, self.group = samples, group
         self._sizes = np.array(sizes, np.int64)
         self.starts = np.cumsum(self._sizes) - self._sizes
-        self._shares, self._settled, self._seed = shares, settled, seed
+        self._shares, self._changing, self._seed = shares, changing, seed
         # Whole windows of an epoch, and the groups in its last one.
         self._whole, self._rest = divmod(samples // group, WINDOW)
         self._keys = np.array([child(child(seed, _ROWS), s) for s in range(len(sizes))], np.uint64)
@@ -94,10 +93,10 @@ class MixturePlan:
         if epoch < at:
             at, counts = max(one for one in self._before if one[0] <= epoch)
         while at < epoch:
-            stop = at + 1 if self._settled is None or at < self._settled else epoch
+            stop = at + 1 if self._changing else epoch
             counts = counts + self._between(at, stop)
             at = stop
-            if self._settled is None or at <= self._settled:
+            if self._changing:
                 self._before.append((at, counts))
         return counts
 

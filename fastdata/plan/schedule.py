@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import zlib
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -38,7 +37,6 @@ class Planned:
         size: Number of its size class, where batches have sizes (`fastdata.plan.batches`).
         asked: The draws of the order itself; ``draws`` differ from these where a bad sample was
             replaced.
-        pool: How many draws of a sampler a substitute is taken from.
         dropped: How many bad samples it has lost.
         tries: How many substitutes each replaced slot has had.
     """
@@ -50,7 +48,6 @@ class Planned:
     position: Any = 0
     size: int = 0
     asked: Indices = field(default_factory=lambda: np.empty(0, np.int64))
-    pool: int = 0
     dropped: int = 0
     tries: dict[int, int] = field(default_factory=dict)
 
@@ -152,11 +149,9 @@ class BatchSchedule:
 
     A substitute is a pure function of (key, draw of the bad sample, number of the try) and of the
     set of bad samples. So batches do not depend on when a sample turns out to be bad, and states
-    need not record it. In an order of fastdata's a substitute is any sample of the dataset. For a
-    sampler it is a sample that the sampler has drawn: others may belong to another split. ``bad``
-    are the source's samples known to be bad; it grows with `exclude`. ``sampler``: the batches are
-    a sampler's. Substitutes come from the order ``among``, None for all samples alike. ``drops``:
-    leave bad samples out instead.
+    need not record it. It comes from the order ``among``; None for all samples alike. ``bad`` are
+    the source's samples known to be bad; it grows with `exclude`. ``drops``: leave bad samples out
+    instead.
     """
 
     def __init__(
@@ -166,7 +161,6 @@ class BatchSchedule:
         key: int,
         bad: set[int] | None = None,
         *,
-        sampler: bool = False,
         among: Order | None = None,
         drops: bool = False,
     ) -> None:
@@ -174,28 +168,14 @@ class BatchSchedule:
         self.numbering = numbering
         self._key = child(key, _SUBSTITUTES)
         self._bad = set() if bad is None else bad
-        self._drawn: list[int] | None = [] if sampler else None
-        # Batches taken from a sampler before their turn, in search of a good sample.
-        self._early: deque[Drawn] = deque()
-        self._taken = 0
-        self._error: Exception | None = None
 
     def take(self) -> Planned | None:
-        """Return the next batch, None at the end; raise SampleError if all samples are bad.
-
-        A sampler's exception comes after all batches before it.
-        """
-        drawn = self._early.popleft() if self._early else self._next()
+        """Return the next batch, None at the end; raise SampleError if all samples are bad."""
+        drawn = next(self._batches, None)
         if drawn is None:
-            if self._error is not None:
-                raise self._error
             return None
         draws, position, size = drawn
-        pool = 0
-        if self._drawn is not None:
-            self._taken += len(draws)
-            pool = min(self._taken, len(self._drawn))
-        planned = self.numbering.plan(draws, position, size, asked=draws, pool=pool)
+        planned = self.numbering.plan(draws, position, size, asked=draws)
         if self._bad:
             bad = [slot for slot, n in enumerate(planned.indices.tolist()) if n in self._bad]
             if bad and self._drops:  # a batch without any good sample is left to the decoder
@@ -221,66 +201,28 @@ class BatchSchedule:
             while True:
                 number = planned.tries.get(slot, 0)
                 planned.tries[slot] = number + 1
-                draws[at] = self._substitute(int(planned.asked[slot]), number, planned.pool)
+                draws[at] = self._substitute(int(planned.asked[slot]), number)
                 if int(self.numbering(draws[at])) not in self._bad:
                     break
         return draws
 
-    def _substitute(self, bad: int, number: int, pool: int) -> int:
+    def _substitute(self, bad: int, number: int) -> int:
         """Return try ``number`` for a bad draw: at random, then one after the other."""
         n = self.numbering.n
         drawn = child(child(self._key, bad), number)
         # Every substitute has an occurrence, and so a crop, of its own.
         occurrence = _SUBSTITUTE + child(drawn, 0) % max(_MOST // n, 1)
+        every = n if self._among is None else len(self._among)
+        at = (drawn * every) >> 64 if number < _GUESSES else number - _GUESSES
+        if at >= every:
+            raise SampleError("no sample is left: all that are drawn are bad", _HINT)
         if self._among is not None:
-            every = len(self._among)
-            at = (drawn * every) >> 64 if number < _GUESSES else number - _GUESSES
-            if at >= every:
-                raise SampleError("no sample is left: all that are drawn are bad", _HINT)
             return int(self._among(np.array([at]))[0]) + occurrence * n
-        of = n if self._drawn is None else pool
-        if number < _GUESSES:
-            at = (drawn * of) >> 64
-            sample = at if self._drawn is None else self._drawn[at] % n
-        else:
-            at = number - _GUESSES
-            if self._drawn is None:
-                if at >= n:
-                    raise SampleError("no sample is left: all of them are bad", _HINT)
-                sample = (bad + 1 + at) % n
-            else:
-                while at >= len(self._drawn):
-                    self._draw_early()
-                sample = self._drawn[at] % n
-        return sample + occurrence * n
-
-    def _draw_early(self) -> None:
-        """Take a batch from the sampler early, to know more of its draws."""
-        assert self._drawn is not None
-        drawn = self._next() if len(self._drawn) < _KEPT else None
-        if drawn is None:
-            raise SampleError(
-                f"no sample is left: the first {len(self._drawn):,} of the sampler are bad", _HINT
-            )
-        self._early.append(drawn)
-
-    def _next(self) -> Drawn | None:
-        try:
-            drawn = next(self._batches, None)
-        except Exception as error:
-            # Raise it after the batches before it, which may still be under way.
-            self._error = error
-            return None
-        if drawn is not None and self._drawn is not None and len(self._drawn) < _KEPT:
-            self._drawn.extend(drawn[0].tolist())
-        return drawn
+        return (at if number < _GUESSES else (bad + 1 + at) % n) + occurrence * n
 
 
 #: Samples of which the order is computed at once: numpy's calls take long for a batch.
 _AT_ONCE = 4096
-
-#: Draws of a sampler that are kept, to take substitutes from.
-_KEPT = 1024
 
 #: Tries at random instead of a bad sample. Then each sample is tried in turn.
 _GUESSES = 16

@@ -74,6 +74,7 @@ class PieceCache(RangeCache):
         options: RemoteOptions,
         limit: int | None,
     ) -> None:
+        super().__init__()
         self._base = folder / FOLDER
         self._folder = self._base / f"{id[:24]}-{options.piece_bytes}"
         self._reader = reader
@@ -92,7 +93,6 @@ class PieceCache(RangeCache):
             # In /dev/shm, memory is the limit, not the space that the file system reports.
             limit = (room(self._folder)[0] + self.used) * 9 // 10
         self.limit = limit
-        self._filling: dict[Piece, asyncio.Task[bytes | None]] = {}
         self._slots = asyncio.Semaphore(
             max(1, min(options.concurrency, _UNDER_WAY // options.piece_bytes))
         )
@@ -101,11 +101,9 @@ class PieceCache(RangeCache):
         self._full = False
 
     def counts(self) -> tuple[int, int]:
-        """See `RangeCache.counts`."""
         return self._reads, self._fills
 
     def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
-        """See `RangeCache.pieces`."""
         if start == stop:
             return []
         return [(file, n) for n in range(start // self._piece, (stop - 1) // self._piece + 1)]
@@ -140,7 +138,7 @@ class PieceCache(RangeCache):
                 return data
             if self._full:
                 break
-            whole = await self._filled(piece)
+            whole = await self._once(piece, self._fill)
             if whole is not None:
                 return whole[start:stop]
         begin = piece[1] * self._piece
@@ -149,26 +147,9 @@ class PieceCache(RangeCache):
     async def ensure(self, piece: Piece) -> None:
         """See `RangeCache.ensure`."""
         if not self._full and await asyncio.to_thread(self._bytes_of, piece) is None:
-            await self._filled(piece)
-
-    async def _filled(self, piece: Piece) -> bytes | None:
-        """Fill a piece; return its bytes if this process downloaded them, else None."""
-        task = self._filling.get(piece)
-        if task is None:
-            task = self._reader.loop.create_task(self._fill(piece))
-            self._filling[piece] = task
-            task.add_done_callback(lambda done: self._end(piece, done))
-        # Several may wait for the task; a cancelled one must not cancel it for the others.
-        return await asyncio.shield(task)
-
-    def _end(self, piece: Piece, task: asyncio.Task[bytes | None]) -> None:
-        del self._filling[piece]
-        if not task.cancelled():
-            # The waiter re-raises it; silence asyncio's "never retrieved" warning.
-            task.exception()
+            await self._once(piece, self._fill)
 
     def drop(self, file: FileRef, start: int, stop: int) -> None:
-        """See `RangeCache.drop`."""
         for piece in self.pieces(file, start, stop):
             self._path(piece).unlink(missing_ok=True)
 
@@ -198,6 +179,7 @@ class PieceCache(RangeCache):
         return None
 
     async def _fill(self, piece: Piece) -> bytes | None:
+        """Fill a piece; return its bytes if this process downloaded them, else None."""
         path = self._path(piece)
         partial = path.with_suffix(".partial")
         start = piece[1] * self._piece

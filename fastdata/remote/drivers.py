@@ -151,25 +151,20 @@ def _make(
     configured = apply_config(driver, options)
     remember_secrets(configured)
     options = {**options, **bounded_options(driver, configured, _CONNECT, STALLED)}
-    defaults: dict[str, Any] = {}
     if scheme in BUCKETS:
         # These drivers log each failure with a traceback; final ones are raised anyway.
-        _quiet(BUCKETS[scheme])
-        defaults["use_listings_cache"] = False  # see what other processes write
-    new = {name: value for name, value in defaults.items() if name not in configured}
+        log = logging.getLogger(BUCKETS[scheme])
+        if not log.handlers:
+            log.addHandler(logging.NullHandler())
+        if "use_listings_cache" not in configured:
+            options["use_listings_cache"] = False  # see what other processes write
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="GCS project not set")
-        made = driver(**new, **options, skip_instance_cache=True)
+        made = driver(**options, skip_instance_cache=True)
     if scheme == "hf":
         # Its files read 5 MiB ahead, of which a range needs little.
         made.cat_file = partial(made.cat_file, cache_type="none")
     return made
-
-
-def _quiet(logger: str) -> None:
-    log = logging.getLogger(logger)
-    if not log.handlers:
-        log.addHandler(logging.NullHandler())
 
 
 def parse_storage_options(texts: tuple[str, ...] | list[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -247,52 +248,24 @@ def read_bytes(
 
 def download(
     url: str,
-    local: str | os.PathLike[str],
-    *,
-    size: int | None = None,
-    crc32c: str | None = None,
+    local: Path,
+    size: int,
+    crc32c: str,
     storage_options: StorageOptions | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> None:
     """Download a file by several requests at once; ``local`` appears only when complete.
 
-    Without ``size``, the server is asked for it. The folder exists. Raise CorruptionError if the
-    checksum (8 hexadecimal digits) is wrong also after a second download, SpaceError if the disk
-    has too little room.
+    Raise CorruptionError if the checksum (8 hexadecimal digits) is wrong also after a second
+    download, SpaceError if the disk has too little room.
     """
-    size = file_info(url, storage_options).size if size is None else size
-    free = free_space(Path(local).parent)
+    free = free_space(local.parent)
     if size > free:
         raise SpaceError(
             f"{local}: downloading {redact(url)} needs {human_bytes(size)}, "
             f"{human_bytes(free)} are free",
             "Make room, or give another folder.",
         )
-    with whole_file(Path(local)) as temporary:
-        checksum = _fetch(url, temporary, size, storage_options, progress)
-        if crc32c not in (None, checksum):
-            # Transfers rarely corrupt data, and a second try is cheap.
-            checksum = _fetch(url, temporary, size, storage_options, progress)
-        if crc32c not in (None, checksum):
-            raise CorruptionError(
-                f"{redact(url)}: its checksum is {checksum}, not {crc32c}",
-                "It was damaged or changed in the bucket: upload or pack it again.",
-            )
-
-
-def _open_own(path: str, flags: int) -> int:
-    """Open a file that only this user may write, whatever the umask."""
-    return os.open(path, flags, 0o644)
-
-
-def _fetch(
-    url: str,
-    local: Path,
-    size: int,
-    storage_options: StorageOptions | None,
-    progress: Callable[[], None],
-) -> str:
-    """Download a file; return its CRC-32C."""
     fs, _ = open_filesystem(url, storage_options)
     reader = RangeReader(fs, RemoteOptions(concurrency=_STREAMS))
 
@@ -301,8 +274,8 @@ def _fetch(
         write_exactly(file.fileno(), await reader.fetch(url, start, stop), start)
         progress()
 
-    async def fetch_all() -> None:
-        with open(local, "wb", opener=_open_own) as file:
+    async def fetch_all(path: Path) -> None:
+        with open(path, "wb", opener=partial(os.open, mode=0o644)) as file:
             # In windows: the size comes from a manifest, which may claim anything.
             for at in range(0, size, _WINDOW):
                 starts = range(at, min(at + _WINDOW, size), _BLOCK)
@@ -314,8 +287,15 @@ def _fetch(
                         task.cancel()
                     await asyncio.wait(tasks)
 
-    reader.run(fetch_all())
-    return f"{crc32c_file(local):08x}"
+    with whole_file(local) as temporary:
+        for _ in range(2):  # transfers rarely corrupt data, and a second try is cheap
+            reader.run(fetch_all(temporary))
+            if (checksum := f"{crc32c_file(temporary):08x}") == crc32c:
+                return
+        raise CorruptionError(
+            f"{redact(url)}: its checksum is {checksum}, not {crc32c}",
+            "It was damaged or changed in the bucket: upload or pack it again.",
+        )
 
 
 def upload(

@@ -36,19 +36,13 @@ PATIENCE = 300.0
 _PASSING_CODES = {"IncompleteBody", "BadDigest", "RequestTimeout", "SlowDown", "InternalError"}
 _PASSING_ERRNO = {
     None,  # drivers raise a bare OSError for a server's message
-    errno.EAGAIN,
     errno.EBUSY,
     errno.EIO,
-    errno.EPIPE,
     getattr(errno, "EREMOTEIO", errno.EIO),
-    errno.ECONNABORTED,
-    errno.ECONNREFUSED,
-    errno.ECONNRESET,
     errno.EHOSTUNREACH,
     errno.ENETDOWN,
     errno.ENETRESET,
     errno.ENETUNREACH,
-    errno.ETIMEDOUT,
 }
 #: Packages whose connection errors are no OSError. A status, if there is one, decides first.
 _NETWORK_PACKAGES = {

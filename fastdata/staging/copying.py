@@ -26,8 +26,8 @@ _BLOCK = 1 << 20  # bytes that a thread copies at a time; fits the L2 cache
 _FETCHED = 8 << 20
 _TICK = 0.1  # seconds between two reports
 
-#: Length of a block, its CRC-32C as read back from the copy, and as given.
-_Copied = tuple[int, int, int]
+#: Length of a block, and its CRC-32C as read back from the copy.
+_Copied = tuple[int, int]
 
 
 class Place:
@@ -104,7 +104,7 @@ class CopiedFile(NamedTuple):
             os.fchmod(descriptor, 0o644)  # regardless of the umask
             os.ftruncate(descriptor, self.entry.size)
             write_exactly(descriptor, data, at)
-            return len(data), crc32c(read_exactly(descriptor, at, len(data))), crc32c(data)
+            return len(data), crc32c(read_exactly(descriptor, at, len(data)))
         finally:
             os.close(descriptor)
 
@@ -113,7 +113,8 @@ def damaged(path: str, problem: str) -> CorruptionError:
     """Return the error for an original that does not match its manifest."""
     return CorruptionError(
         f"{path}: the original is damaged, or was changed after packing: {problem}",
-        "Run fastdata verify to find further damage; then copy or pack the dataset again.",
+        "Run fastdata verify to find further damage; then copy or pack the dataset again. If it "
+        "finds none, check this machine's memory.",
     )
 
 
@@ -166,7 +167,7 @@ class Copying:
 
     def _finish(self, file: CopiedFile, at: int, running: Future[_Copied]) -> None:
         """Wait for a block, in order; check the file after its last one."""
-        length, crc, _ = running.result()
+        length, crc = running.result()
         if time.monotonic() > self._reported + _TICK:
             self._report(self._done)
             self._reported = time.monotonic()
@@ -176,17 +177,9 @@ class Copying:
         expected = int(file.entry.crc32c, 16)
         if at != file.offsets()[-1] or self._crc == expected:
             return
-        crc = sent_crc = 0
+        crc = 0
         for start in file.offsets():  # the transfer may have damaged it
-            length, copied_crc, sent = file.copy(start)
-            crc, sent_crc = (
-                crc32c_combine(crc, copied_crc, length),
-                crc32c_combine(sent_crc, sent, length),
-            )
-        if sent_crc != expected:
-            raise damaged(file.source, "its checksum is wrong")
+            length, of_block = file.copy(start)
+            crc = crc32c_combine(crc, of_block, length)
         if crc != expected:
-            raise CorruptionError(
-                f"{file.target}: the copy's checksum is wrong, though {file.source} is intact",
-                "Run the same command again; if it happens again, check this machine's memory.",
-            )
+            raise damaged(file.source, "the checksum of its copy is wrong, also a second time")

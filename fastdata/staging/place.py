@@ -65,11 +65,6 @@ class DatasetPlace:
 
     def require_local_options(self) -> None:
         """Raise `UsageError` for options that apply to URLs alone."""
-        if self.cache is not None and self.cache.path is not None and is_url(self.cache.path):
-            raise UsageError(
-                f"cache={redact(os.fspath(self.cache.path))!r} is a URL",
-                "Give a place on this machine.",
-            )
         if self.storage_options is not None or self._remote is not None:
             raise UsageError(
                 f"{self.path}: storage_options= and remote= are for URLs", "Leave them out."

@@ -49,7 +49,6 @@ from fastdata.storage.paths import is_inside
 from fastdata.storage.trust import make_cache_folder
 
 _PAGE = 4096  # a file occupies a multiple of it
-_MOST_THREADS = 1024
 
 _SPACE_HINT = (
     "Make room (fastdata stage --unstage removes the copy of another dataset), or choose "
@@ -80,7 +79,6 @@ def stage(
     dataset: str | os.PathLike[str],
     to: str | os.PathLike[str] | None = None,
     *,
-    threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     waiting: Callable[[], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -99,7 +97,6 @@ def stage(
         dataset: The dataset's folder, or its URL.
         to: The place, a folder that exists or whose parent does; None for the default place:
             ``$FASTDATA_STAGE_ROOT``, or ``/dev/shm``.
-        threads: Number of copying threads; None for 2 a CPU, within 4 to 16.
         progress: Called in this thread with the bytes done and the total.
         waiting: Called once, before waiting for another process that stages the dataset.
         storage_options: Options of the driver of a URL.
@@ -114,8 +111,6 @@ def stage(
         BusyError: Another process stages it, without progress for ten minutes.
         DataError: The copy cannot be written.
     """
-    if threads is not None and not 1 <= threads <= _MOST_THREADS:
-        raise UsageError(f"--threads {threads}", f"Use 1 to {_MOST_THREADS:,}.")
     if to is not None and is_url(to):
         raise UsageError(
             f"--to {redact(os.fspath(to))} is a URL", "Stage to a folder of this machine."
@@ -160,7 +155,7 @@ def stage(
                     progress(done, total)
 
             run = _Run(original, manifest, Place(original.path, storage_options), final)
-            return run.copy(threads or min(max(2 * usable_cpus(), 4), 16), report)
+            return run.copy(report)
     except OSError as error:
         if is_no_space(error):
             raise no_space(place, error, _SPACE_HINT) from error
@@ -245,7 +240,7 @@ class _Run:
         self._final, self._partial = final, _beside(final, PARTIAL_SUFFIX)
         self._entries = (manifest.index, *manifest.files)
 
-    def copy(self, threads: int, report: Callable[[int, int], None]) -> Staged:
+    def copy(self, report: Callable[[int, int], None]) -> Staged:
         """Copy missing files, and give the copy its final name."""
         partial, manifest = self._partial, self._manifest
         stale = [] if Marker.read(partial) == self._original.marker else [partial]
@@ -268,7 +263,7 @@ class _Run:
             partial.mkdir(mode=0o700, exist_ok=True)  # others may not read the original
             marker = json.dumps(self._original.marker._asdict())
             (partial / MARKER_NAME).write_text(marker + "\n", "ascii")
-            copying.run(threads)
+            copying.run(min(max(2 * usable_cpus(), 4), 16))
             self._finish(lambda: report(total, total))
         except RemoteError:
             raise  # keep the partial copy: the network may be back soon

@@ -80,14 +80,11 @@ def peek(place: str | os.PathLike[str]) -> Peek:
         ("parquet", "Parquet", files, r"(?i).*\.parquet"),
         ("parquet", "Parquet in folders of Hive", folders, r"[^=]+=.*"),
         ("webdataset", "tar files", files, r"(?i).*\.tar"),
-        ("cifar10", "CIFAR-10", files | folders, r"cifar-10-.*"),
-        ("cifar100", "CIFAR-100", files | folders, r"cifar-100-.*"),
     ):
         if any(re.fullmatch(wanted, name) for name in names):
             return _source(kind, what, named)
     for kind, what, names, wanted in (
         ("arrow", "Arrow files", files, r".*\.arrow"),
-        ("mds", "MDS shards of Streaming", files, r".*\.mds(\..+)?"),
         ("lmdb", "an LMDB", files | folders, r".*\.(mdb|lmdb)|.*_lmdb"),
     ):
         if any(re.fullmatch(wanted, name) for name in names):

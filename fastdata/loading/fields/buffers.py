@@ -7,10 +7,13 @@ import mmap
 import weakref
 from collections import defaultdict
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+#: A field, and the number of one of its views.
+View: TypeAlias = tuple[str, int]
 
 
 def _numpy(dtype: str) -> np.dtype[Any]:
@@ -59,20 +62,12 @@ class BufferPool:
     def __init__(self, keep: int, pinned: bool) -> None:
         self._keep = keep
         self.pinned = pinned
-        # By view: blocks of one view have one size.
-        self._free: defaultdict[int, list[_Block]] = defaultdict(list)
-        self._others: dict[str, BufferPool] = {}
-
-    def of(self, field: str) -> BufferPool:
-        """Return the pool of a further field of images, which lives as long as this one."""
-        pool = self._others.get(field)
-        if pool is None:
-            pool = self._others[field] = BufferPool(self._keep, self.pinned)
-        return pool
+        # By field and view: blocks of one view have one size.
+        self._free: defaultdict[View, list[_Block]] = defaultdict(list)
 
     def batch(
         self,
-        view: int,
+        view: View,
         count: int,
         size: tuple[int, int],
         dtype: str,
@@ -102,7 +97,7 @@ class BufferPool:
 
     def images(
         self,
-        view: int,
+        view: View,
         sizes: npt.NDArray[np.int32],
         dtype: str,
         channels_last: bool,
@@ -123,14 +118,14 @@ class BufferPool:
             memory.array.append(array if channels_last else array.transpose(1, 2, 0))
         return memory
 
-    def flat(self, view: int, count: int, dtype: str) -> tuple[Any, npt.NDArray[Any]]:
+    def flat(self, view: View, count: int, dtype: str) -> tuple[Any, npt.NDArray[Any]]:
         """Return memory for ``count`` values, as a flat tensor and array; not cleared."""
         # A row of so many values: blocks of about one size serve batch after batch.
         total = -(-max(count, 1) // _ROUNDED) * _ROUNDED
         memory = self.batch(view, 1, (total, 1), dtype, True, 1)
         return memory.tensor.view(-1)[:count], memory.array.reshape(-1)[:count]
 
-    def _array(self, view: int, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+    def _array(self, view: View, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
         block = self._take(view, shape, dtype)
         if block is None:
             kind = _numpy(dtype)
@@ -145,7 +140,7 @@ class BufferPool:
             block = _Block(memory, shape, dtype)
         return np.asarray(_Lease(block, self, view))
 
-    def _take(self, view: int, shape: tuple[int, ...], dtype: str) -> _Block | None:
+    def _take(self, view: View, shape: tuple[int, ...], dtype: str) -> _Block | None:
         while True:
             try:
                 block = self._free[view].pop()  # two iterators of a loader may share the pool
@@ -157,20 +152,12 @@ class BufferPool:
             if block.fits(shape, dtype):
                 return _Block(block.memory, shape, dtype)
 
-    def clear(self) -> None:
-        """Drop all free blocks."""
-        self._free.clear()
-        for other in self._others.values():
-            other.clear()
-
     def close(self) -> None:
         """Drop all free blocks, and keep none that return later."""
         self._keep = 0
         self._free.clear()
-        for other in self._others.values():
-            other.close()
 
-    def give_back(self, block: _Block, view: int) -> None:
+    def give_back(self, block: _Block, view: View) -> None:
         """Take back an unused block of a view; callable in any thread."""
         free = self._free[view]
         if len(free) < self._keep:
@@ -221,7 +208,7 @@ class _Lease:
     object, which is no array itself. So the lease lives exactly as long as any view.
     """
 
-    def __init__(self, block: _Block, pool: BufferPool, view: int) -> None:
+    def __init__(self, block: _Block, pool: BufferPool, view: View) -> None:
         # Weak: a tensor that the user keeps for long must not keep all free blocks.
         self._block, self._pool, self._view = block, weakref.ref(pool), view
         self.__array_interface__ = block.interface

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from fastdata.loading.fields.field import Batch, BatchField, Context
 
+if TYPE_CHECKING:
+    from fastdata.plan.schedule import Planned
 
-class IndexField(BatchField):
-    """Field of samples' numbers: ``in_part``, those in a sample's own dataset."""
 
-    def __init__(self, name: str, context: Context, in_part: bool) -> None:
+class NumberField(BatchField):
+    """Field of a number for each sample: int64, which ``numbers`` returns of planned samples."""
+
+    def __init__(
+        self, name: str, context: Context, numbers: Callable[[Planned], npt.NDArray[np.int64]]
+    ) -> None:
         super().__init__(name, context)
-        self._in_part = in_part
+        self._numbers = numbers
 
     def deliver(self, batch: Batch) -> Any:
         """Return a tensor, int64."""
-        if not self._in_part:
-            return torch.from_numpy(batch.planned.numbers.copy())
-        return torch.tensor(self._values(batch), dtype=torch.int64, device="cpu")
+        return torch.from_numpy(self._numbers(batch.planned).copy())
 
     def _values(self, batch: Batch) -> list[Any]:
-        if not self._in_part:
-            numbers: list[int] = batch.planned.numbers.tolist()
-            return numbers
-        row_in_part = self._context.readable.row_in_part
-        return [row_in_part(row) for row in batch.planned.indices.tolist()]
+        numbers: list[int] = self._numbers(batch.planned).tolist()
+        return numbers
 
 
 class KeyField(BatchField):
@@ -40,18 +43,6 @@ class KeyField(BatchField):
 
     def _values(self, batch: Batch) -> list[Any]:
         return [self._context.source.key(row) for row in batch.planned.indices.tolist()]
-
-
-class PartField(BatchField):
-    """Field of the places of samples' sources in a mixture."""
-
-    def deliver(self, batch: Batch) -> Any:
-        """Return a tensor, int64."""
-        return torch.from_numpy(self._context.readable.part_of(batch.planned.indices))
-
-    def _values(self, batch: Batch) -> list[Any]:
-        places: list[int] = self._context.readable.part_of(batch.planned.indices).tolist()
-        return places
 
 
 class Geometry(NamedTuple):

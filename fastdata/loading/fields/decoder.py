@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fastdata import _native
 from fastdata.executors import InProcess
 from fastdata.loading.fields.buffers import BufferPool
 from fastdata.loading.fields.columns import ColumnField
@@ -50,8 +51,9 @@ class SampleDecoder:
             blobs = blobs_among(source, self._readable.fields)
             request = PassRequest(iter(()), self._numbering, set(), fields=blobs)
             remote = source.start_pass(request)
+            run, counters = _native.Work.run, Counters(0)
             context = Context(
-                self._readable, source, None, pool, InProcess(), Counters(0), remote, single=True
+                self._readable, source, run, pool, InProcess(), counters, remote, single=True
             )
             context.warned_fallback.set()
             of_sizes = [self._recipe], [self._readable]
@@ -121,7 +123,6 @@ class StoredImages(BatchField):
         return batch.states[self].samples
 
     def begin(self, batch: Batch, state: Any) -> None:
-        """See `BatchField.begin`."""
         state.samples = list(map(self._open, batch.planned.indices.tolist()))
         if self._reader is not None:
             parts: Any = [(_AS_STORED, slice(None))]

@@ -18,7 +18,7 @@ from fastdata.executors import Waitable
 from fastdata.remote.ranges import attach_fetched
 
 if TYPE_CHECKING:
-    from fastdata.decode.engine import Engine
+    from fastdata import _native
     from fastdata.loading.fields.buffers import BufferPool
     from fastdata.loading.fields.draw import Draw
     from fastdata.loading.fields.readable import Readable
@@ -62,7 +62,6 @@ class Futures(Jobs):
     """Tasks of an executor (`concurrent.futures.Future`) as one job; the collection may grow."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """See `Job.wait`."""
         return not wait(self._jobs, timeout).not_done
 
 
@@ -73,8 +72,8 @@ class Context:
     Attributes:
         readable: The dataset.
         source: Its opened source.
-        engine: Decode threads; None: the consumer's thread does their work.
-        pool: Memory of the first images; other fields take pools of their own from it.
+        start: Starts work of the core, in decode threads or in the consumer's.
+        pool: Memory of batches.
         helpers: Threads that decode what the core declines.
         counters: Statistics of the pass.
         remote: Prefetcher of the pass's bytes; None for a local source.
@@ -86,7 +85,7 @@ class Context:
 
     readable: Readable
     source: Source
-    engine: Engine | None
+    start: Callable[[_native.Work], None]
     pool: BufferPool
     helpers: Executor
     counters: Counters
@@ -94,14 +93,6 @@ class Context:
     single: bool = False
     as_torch: bool = False
     warned_fallback: Event = field(default_factory=Event)
-
-    def start(self, job: Any) -> Any:
-        """Start work of the core, in its decode threads or in this one; return it."""
-        if self.engine is None:
-            job.run()
-        else:
-            self.engine.submit(job)
-        return job
 
     def collate(self, values: list[Any]) -> Any:
         """Return values as torch collates them in samples."""

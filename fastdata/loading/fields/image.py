@@ -103,7 +103,6 @@ class ImageField(EncodedField):
         self._recipes, self._reader, self._moved = recipes, reader, moved
         self._table = source.table_of() if source.capabilities.local else None
         first = name == "image"
-        self._pool = context.pool if first else context.pool.of(name)
         self._columns = [one.name for one in source.fields if first and one == LABEL]
 
     def plan_fetches(
@@ -151,12 +150,10 @@ class ImageField(EncodedField):
         return recipe.finish(views) if recipe.joint is None else recipe.image(views)
 
     def clear(self, batch: Batch, slots: list[int]) -> None:
-        """See `BatchField.clear`."""
         for memory in batch.states[self].views:
             memory.clear(slots)
 
     def patch(self, batch: Batch, other: Batch, to: list[int], good: list[int]) -> None:
-        """See `BatchField.patch`."""
         super().patch(batch, other, to, good)
         state, theirs = batch.states[self], other.states[self]
         for memory, new in zip(state.views, theirs.views, strict=True):
@@ -164,7 +161,6 @@ class ImageField(EncodedField):
         state.draw.patch(theirs.draw, to, good)
 
     def cancel(self, batch: Batch) -> None:
-        """See `BatchField.cancel`."""
         super().cancel(batch)
         state = batch.states.get(self)
         if state is not None:
@@ -212,7 +208,8 @@ class ImageField(EncodedField):
         self._attach(batch, state)
         # Faster than numpy's all() and any(), which are Python.
         if np.count_nonzero(state.blobs.widths) < len(batch):
-            probe = self._context.start(_native.ProbeJob(state.blobs.extents))
+            probe = _native.ProbeJob(state.blobs.extents)
+            self._context.start(probe)
             state.after(probe, self._take_probed)
             return
         self._refuse_large(batch, state)
@@ -273,11 +270,11 @@ class ImageField(EncodedField):
         self, batch: Batch, state: ImageState, view: int, skip: npt.NDArray[np.bool_] | None
     ) -> BatchMemory:
         """Return memory for one view of a batch; ``skip`` as of `_decode`."""
-        program = state.draw.recipe.programs[view]
+        program, pool = state.draw.recipe.programs[view], self._context.pool
         form = program.output.dtype, program.output.channels_last, program.output.channels
         if program.one_size:
-            return self._pool.batch(view, len(batch), program.size, *form)
-        return self._pool.images(view, state.draw.sizes(view, skip), *form)
+            return pool.batch((self.name, view), len(batch), program.size, *form)
+        return pool.images((self.name, view), state.draw.sizes(view, skip), *form)
 
     def _decode(
         self, batch: Batch, state: ImageState, skip: npt.NDArray[np.bool_] | None = None
@@ -310,7 +307,8 @@ class ImageField(EncodedField):
                 check=self._check,
                 max_scans=self._context.readable.limits.most_scans,
             )
-            state.pending.append(self._context.start(job))
+            self._context.start(job)
+            state.pending.append(job)
         one = len(state.pending) == 1
         state.after(state.pending[0] if one else Jobs(state.pending), self._collect)
 
@@ -318,19 +316,22 @@ class ImageField(EncodedField):
         """Collect finished jobs: counts, seek points, and failures, which go to other decoders."""
         counters = self._context.counters
         for job in state.pending:
-            failures, tables, *work = job.collect()
-            counters.add_work(*work)
+            failures, tables, read, decoding, size = job.collect()
+            counters.add_work(read, decoding, size)
             if tables:
                 counters.built += len(tables)
                 indices = batch.planned.indices
-                built = [(int(indices[slot]), Stamped(*table)) for slot, *table in tables]
+                built = [
+                    (int(indices[slot]), Stamped(table, size, mtime_ns))
+                    for slot, table, size, mtime_ns in tables
+                ]
                 self._source.built(built)
             if state.rows is not None:
                 self._take_rows(batch, state, job, len(failures))
-            for slot, *failure in failures:
+            for slot, code, detail, offset in failures:
                 if slot in state.failed:
                     continue
-                verdict = Verdict(*failure)
+                verdict = Verdict(code, detail, offset)
                 if verdict.code in NOT_NATIVE and state.blobs.pillow[slot]:
                     verdict = (
                         Verdict()

@@ -72,7 +72,6 @@ class MaskField(EncodedField):
     def __init__(self, name: str, context: Context, source: Source, reader: TargetReader) -> None:
         super().__init__(name, context, source)
         self._reader, self._target = reader, reader.joint.targets[name]
-        self._pool = context.pool.of(name)
 
     def deliver(self, batch: Batch) -> torch.Tensor | list[torch.Tensor]:
         """Return (N, channels, height, width), or a list of several sizes.
@@ -92,12 +91,10 @@ class MaskField(EncodedField):
         return [self._target.converted(torch.from_numpy(mask)) for mask in masks]
 
     def clear(self, batch: Batch, slots: list[int]) -> None:
-        """See `BatchField.clear`."""
         for slot in slots:
             batch.states[self].masks[slot] = None
 
     def patch(self, batch: Batch, other: Batch, to: list[int], good: list[int]) -> None:
-        """See `BatchField.patch`."""
         super().patch(batch, other, to, good)
         state, theirs = batch.states[self], other.states[self]
         for slot, at in zip(to, good, strict=True):
@@ -105,7 +102,6 @@ class MaskField(EncodedField):
             state.sizes[slot] = theirs.sizes[at]
 
     def begin(self, batch: Batch, state: Any) -> None:
-        """See `BatchField.begin`."""
         waits: list[Any] = [batch.draw]
         if self._context.remote is not None:
             self._gather(batch, state)
@@ -202,18 +198,16 @@ class MaskField(EncodedField):
     def _memory(self, count: int, shape: tuple[int, int, int], dtype: str) -> torch.Tensor:
         channels, height, width = shape
         size = max(width, 1), max(height, 1)
-        return self._pool.batch(0, count, size, dtype, False, channels).tensor  # type: ignore[no-any-return]
+        return self._context.pool.batch((self.name, 0), count, size, dtype, False, channels).tensor  # type: ignore[no-any-return]
 
     def _values(self, batch: Batch) -> list[Any]:
         """Return the mask of each sample; None where it failed."""
         state: MaskState = batch.states[self]
-        first, *others = state.masks
-        masks: list[Any]
-        if first is not None and first.size and not any(_differs(one, first) for one in others):
-            masks = list(self._joined(state, first.dtype, first.shape))
-        else:
-            masks = [mask if mask is None else torch.from_numpy(mask) for mask in state.masks]
-        return [mask if mask is None else self._reader.classed(self.name, mask) for mask in masks]
+        classed = self._reader.classed
+        return [
+            None if mask is None else classed(self.name, torch.from_numpy(mask))
+            for mask in state.masks
+        ]
 
 
 def _or_zeros(state: MaskState, slot: int, kind: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -233,10 +227,6 @@ def _placed(memory: torch.Tensor | None, slot: int, mask: npt.NDArray[Any]) -> n
     place: npt.NDArray[Any] = memory[slot].numpy()
     place[:] = mask  # torch would start threads of its own
     return place
-
-
-def _differs(mask: npt.NDArray[Any] | None, first: npt.NDArray[Any]) -> bool:
-    return mask is None or mask.shape != first.shape or mask.dtype != first.dtype
 
 
 def moved_mask(

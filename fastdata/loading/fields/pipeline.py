@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastdata.errors import FastdataError
 from fastdata.executors import await_done
 from fastdata.loading.fields.columns import BlobField, ColumnField, LabelField, TargetField
-from fastdata.loading.fields.computed import GeometryField, IndexField, KeyField, PartField
+from fastdata.loading.fields.computed import GeometryField, KeyField, NumberField
 from fastdata.loading.fields.field import Batch, BatchField, Context
 from fastdata.loading.fields.image import ImageField
 from fastdata.loading.fields.masks import MaskField
@@ -61,8 +60,9 @@ class Pipeline:
     def advance(self, batch: Batch, *, wait: bool = False) -> None:
         """Do the steps whose jobs are done; with ``wait``, all steps.
 
-        Keep FastdataErrors of the batch as a whole. With ``wait``, raise them, and TimeoutError
-        after the batch's deadline.
+        Keep FastdataErrors of the batch as a whole. With ``wait``, raise them (DatasetError if the
+        index is damaged), and TimeoutError after the batch's deadline. Wait for no batch that was
+        not advanced before: its steps would be done one field after the other.
         """
         for state in batch.states.values():
             if wait and state.error is not None:
@@ -88,23 +88,16 @@ class Pipeline:
                     state.job = None
 
     def ready(self, batch: Batch) -> bool:
-        """Return whether `finish` would return at once, as of the last `advance`."""
+        """Return whether waiting for all steps would not take long, as of the last `advance`."""
         if any(state.error is not None for state in batch.states.values()):
             return True
         return all(one.ready(batch) for one in self.fields)
 
-    def finish(self, batch: Batch, timeout: float = 0) -> dict[int, FastdataError]:
-        """Wait for a batch that was advanced; return the errors of samples without values, by slot.
+    def errors(self, batch: Batch) -> dict[int, FastdataError]:
+        """Return the errors of samples without values, by slot; all steps were done.
 
-        Raise RuntimeError after ``timeout`` seconds; 0 to wait for ever. Raise DatasetError if the
-        index is damaged, OutageError if the server has not answered for too long.
+        Raise OutageError if the server has not answered for too long.
         """
-        batch.deadline = time.monotonic() + timeout if timeout > 0 else None
-        try:
-            self.advance(batch, wait=True)
-        except TimeoutError:
-            # torch's own words
-            raise RuntimeError(f"DataLoader timed out after {timeout} seconds") from None
         failed: dict[int, FastdataError] = {}
         for one, state in batch.states.items():
             if not state.failed:
@@ -119,12 +112,14 @@ class Pipeline:
         return dict(sorted(failed.items()))
 
     def decode(
-        self, planned: Planned, key: int, timeout: float = 0
+        self, planned: Planned, key: int, deadline: float | None = None
     ) -> tuple[Batch, dict[int, FastdataError]]:
-        """Return a finished batch, with the epoch's key, and what `finish` returns."""
+        """Return a batch with all steps done, by the epoch's key, and its `errors`."""
         batch = Batch(planned, key, self.fields)
+        batch.deadline = deadline
         self.advance(batch)
-        return batch, self.finish(batch, timeout)
+        self.advance(batch, wait=True)
+        return batch, self.errors(batch)
 
     def sample(self, batch: Batch, slot: int) -> Any:
         """Return one sample of a finished batch, as the dataset's ``__getitem__`` does."""
@@ -189,8 +184,14 @@ def open_pipeline(
 
     def computed(name: str) -> BatchField:
         if name == "index":
-            return IndexField(name, context, in_part=names is None)
-        return PartField(name, context) if name == SOURCE else KeyField(name, context)
+            if names is not None:
+                return NumberField(name, context, lambda planned: planned.numbers)
+            return NumberField(
+                name, context, lambda planned: readable.rows_in_parts(planned.indices)
+            )
+        if name == SOURCE:
+            return NumberField(name, context, lambda planned: readable.part_of(planned.indices))
+        return KeyField(name, context)
 
     def plain(name: str) -> BatchField:
         one = stored.get(name)

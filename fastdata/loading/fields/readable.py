@@ -147,13 +147,15 @@ class Readable:
         ends = np.cumsum([part.opened for part in self.parts])
         return np.searchsorted(ends, indices, "right")
 
-    def row_in_part(self, index: int) -> int:
-        """Return a sample's number in its own dataset; ``index`` as in the source."""
+    def rows_in_parts(self, indices: Indices) -> Indices:
+        """Return the samples' numbers in their own datasets; ``indices`` as in the source."""
+        rows: Indices = indices.copy()
+        first = 0
         for part in self.parts:
-            if index < part.opened:
-                return part.row_in_part(index)
-            index -= part.opened
-        return index
+            own = (indices >= first) & (indices < first + part.opened)
+            rows[own] = part.rows_in_parts(indices[own] - first)
+            first += part.opened
+        return rows
 
     def target(self, index: int, label: int) -> Any:
         """Return a label after its dataset's ``target_transform``; ``index`` as in the source."""

@@ -17,34 +17,22 @@ double between(double low, double high, uint64_t key, uint64_t draw) {
   return low + (high - low) * draw_uniform(key, draw);
 }
 
-template <typename Step>
-Padding padding_of(const Step& step) {
-  return {step.mode, step.red, step.green, step.blue};
-}
-
 }  // namespace
 
-Status Drawing::crop(const CropBox& box) {
-  if (targets_)
-    targets_->crop(static_cast<float>(box.left), static_cast<float>(box.top),
-                   static_cast<int>(box.width), static_cast<int>(box.height));
-  on_crop(box, /*to_boxes=*/false);
-  width_ = box.width;
-  height_ = box.height;
-  return {};
+void Drawing::crop(const CropBox& box) {
+  const auto left = static_cast<double>(box.left), top = static_cast<double>(box.top);
+  const auto w = static_cast<double>(box.width), h = static_cast<double>(box.height);
+  add(Call::of(operations::Crop{left, top, w, h}), w, h);
 }
 
 Status Drawing::pad(const Margins& margins, const Padding& padding) {
   const auto& [left, top, right, bottom] = margins;
   if (left == 0 && top == 0 && right == 0 && bottom == 0) return {};
-  const double w = static_cast<double>(width_) + left + right;
-  const double h = static_cast<double>(height_) + top + bottom;
+  const double w = static_cast<double>(width()) + left + right;
+  const double h = static_cast<double>(height()) + top + bottom;
   if (!is_possible(w, h)) return kBadSize;
-  if (targets_)
-    targets_->crop(-static_cast<float>(left), -static_cast<float>(top), static_cast<int>(w),
-                   static_cast<int>(h));
-  on_pad(margins, padding);
-  set_size(w, h);
+  const auto& [mode, red, green, blue] = padding;
+  add(Call::of(operations::Pad{left, top, right, bottom, mode, red, green, blue}), w, h);
   return {};
 }
 
@@ -52,32 +40,27 @@ Status Drawing::resize(const Size& size, double filter) {
   int number;
   if (!is_possible(size.width, size.height) || !whole_number(filter, 0, kLastFilter, number))
     return kBadSize;
-  if (targets_) targets_->resize(static_cast<int>(size.width), static_cast<int>(size.height));
-  on_resize(size, number);
-  set_size(size.width, size.height);
+  add(Call::of(operations::Resize{size.width, size.height, filter}), size.width, size.height);
   return {};
 }
 
-Status Drawing::flip(bool across) {
-  if (targets_) targets_->flip(across);
-  on_flip(across);
+Status Drawing::take(const steps::FlipHorizontal&, uint64_t) {
+  add(Call::of(operations::FlipHorizontal{}));
   return {};
 }
 
-Status Drawing::take(const steps::FlipHorizontal&, uint64_t) { return flip(true); }
-
-Status Drawing::take(const steps::FlipVertical&, uint64_t) { return flip(false); }
+Status Drawing::take(const steps::FlipVertical&, uint64_t) {
+  add(Call::of(operations::FlipVertical{}));
+  return {};
+}
 
 Status Drawing::take(const steps::ClampBoxes&, uint64_t) {
-  if (targets_) targets_->clamp();
-  on_targets(Call::of(operations::ClampBoxes{}));
+  add(Call::of(operations::ClampBoxes{}));
   return {};
 }
 
 Status Drawing::take(const steps::SanitizeBoxes& step, uint64_t) {
-  if (targets_)
-    targets_->sanitize(static_cast<float>(step.min_size), static_cast<float>(step.min_area));
-  on_targets(Call::of(operations::SanitizeBoxes{step.min_size, step.min_area}));
+  add(Call::of(operations::SanitizeBoxes{step.min_size, step.min_area}));
   return {};
 }
 
@@ -86,23 +69,23 @@ Status Drawing::take(const steps::Resize& step, uint64_t) {
 }
 
 Status Drawing::take(const steps::ResizeShorter& step, uint64_t) {
-  const auto w = static_cast<double>(width_), h = static_cast<double>(height_);
+  const auto w = static_cast<double>(width()), h = static_cast<double>(height());
   return resize(resized_shorter(w, h, step.size, step.bound), step.filter);
 }
 
 Status Drawing::take(const steps::ScaleJitter& step, uint64_t) {
-  const auto w = static_cast<double>(width_), h = static_cast<double>(height_);
+  const auto w = static_cast<double>(width()), h = static_cast<double>(height());
   return resize(scale_jittered(w, h, {step.width, step.height}, step.factor), step.filter);
 }
 
 Status Drawing::take(const steps::ShortestSize& step, uint64_t) {
-  const auto w = static_cast<double>(width_), h = static_cast<double>(height_);
+  const auto w = static_cast<double>(width()), h = static_cast<double>(height());
   return resize(resized_shortest(w, h, step.size, step.bound), step.filter);
 }
 
 /// timm's ResizeKeepRatio.get_params, in its order of operations.
 Status Drawing::take(const steps::ResizeKeepingRatio& step, uint64_t draw) {
-  const auto w = static_cast<double>(width_), h = static_cast<double>(height_);
+  const auto w = static_cast<double>(width()), h = static_cast<double>(height());
   const double down = h / step.height, across = w / step.width;
   const double ratio =
       std::max(down, across) * step.longest + std::min(down, across) * (1.0 - step.longest);
@@ -124,7 +107,7 @@ Status Drawing::take(const steps::ResizeKeepingRatio& step, uint64_t draw) {
 }
 
 Status Drawing::take(const steps::ResizeToSequence& step, uint64_t) {
-  const auto w = static_cast<double>(width_), h = static_cast<double>(height_);
+  const auto w = static_cast<double>(width()), h = static_cast<double>(height());
   return resize(sequence_size(w, h, step.patch, step.most_patches, step.greatest_ratio),
                 step.filter);
 }
@@ -134,7 +117,7 @@ Status Drawing::take(const steps::ResizedCrop& step, uint64_t draw) {
     return {Code::bad_parameters, "a random crop of parts or ratios that there are not"};
   const AreaAndRatio ranges{step.least_area, step.most_area, step.least_ratio, step.most_ratio,
                             step.in_double};
-  if (Status s = crop(random_resized_crop(ranges, width_, height_, key_, draw)); !s.ok()) return s;
+  crop(random_resized_crop(ranges, width(), height(), key_, draw));
   return resize({step.width, step.height}, step.filter);
 }
 
@@ -142,19 +125,17 @@ Status Drawing::take(const steps::ResizedCrop& step, uint64_t draw) {
 Status Drawing::take(const steps::CentreCrop& step, uint64_t) {
   if (!is_possible(step.width, step.height)) return kBadSize;
   const int64_t w = whole(step.width), h = whole(step.height);
-  const int64_t x = centred(width_, w, step.floored), y = centred(height_, h, step.floored);
-  const int64_t across = targets_ahead(width_, w), down = targets_ahead(height_, h);
-  if (targets_ && !step.floored && (across != 0 || down != 0)) {
-    targets_->shift(static_cast<float>(across), static_cast<float>(down));
-    on_targets(
-        Call::of(operations::ShiftTargets{static_cast<double>(across), static_cast<double>(down)}));
-  }
+  const int64_t x = centred(width(), w, step.floored), y = centred(height(), h, step.floored);
+  const int64_t across = targets_ahead(width(), w), down = targets_ahead(height(), h);
+  if (targets_ && !step.floored && (across != 0 || down != 0))
+    add(Call::of(operations::ShiftTargets{static_cast<double>(across), static_cast<double>(down)}));
   const int64_t left = std::max<int64_t>(-x, 0), top = std::max<int64_t>(-y, 0);
   const Margins margins{static_cast<double>(left), static_cast<double>(top),
-                        static_cast<double>(std::max<int64_t>(w - width_, 0) - left),
-                        static_cast<double>(std::max<int64_t>(h - height_, 0) - top)};
-  if (Status s = pad(margins, padding_of(step)); !s.ok()) return s;
-  return crop({std::max<int64_t>(x, 0), std::max<int64_t>(y, 0), w, h});
+                        static_cast<double>(std::max<int64_t>(w - width(), 0) - left),
+                        static_cast<double>(std::max<int64_t>(h - height(), 0) - top)};
+  if (Status s = pad(margins, {step.mode, step.red, step.green, step.blue}); !s.ok()) return s;
+  crop({std::max<int64_t>(x, 0), std::max<int64_t>(y, 0), w, h});
+  return {};
 }
 
 /// torchvision's functional.five_crop.
@@ -162,10 +143,10 @@ Status Drawing::take(const steps::CentreCrop& step, uint64_t) {
 Status Drawing::take(const steps::RandomCrop& step, uint64_t draw) {
   const double w = step.width, h = step.height;
   const auto missing = [](double want, double have) { return std::max(want - have, 0.0); };
-  const auto have_w = [&] { return static_cast<double>(width_); };
-  const auto have_h = [&] { return static_cast<double>(height_); };
+  const auto have_w = [&] { return static_cast<double>(width()); };
+  const auto have_h = [&] { return static_cast<double>(height()); };
   const bool at_once = step.pads_smaller && step.mode == 0;
-  const Padding padding = padding_of(step);
+  const Padding padding{step.mode, step.red, step.green, step.blue};
   const double wider = at_once ? missing(w, have_w() + step.left + step.right) : 0;
   const double higher = at_once ? missing(h, have_h() + step.top + step.bottom) : 0;
   const Margins margins{step.left + wider, step.top + higher, step.right + wider,
@@ -178,52 +159,51 @@ Status Drawing::take(const steps::RandomCrop& step, uint64_t draw) {
   }
   if (!(w >= 1 && h >= 1 && w <= have_w() && h <= have_h()))
     return {Code::bad_parameters, "the image is smaller than a random crop that may not pad it"};
-  const CropBox box{random_place(width_, whole(w), key_, draw),
-                    random_place(height_, whole(h), key_, draw + 1), whole(w), whole(h)};
+  const CropBox box{random_place(width(), whole(w), key_, draw),
+                    random_place(height(), whole(h), key_, draw + 1), whole(w), whole(h)};
   // A crop of all of the image does nothing, also to boxes that reach outside.
-  return box.width == width_ && box.height == height_ ? Status{} : crop(box);
+  if (box.width != width() || box.height != height()) crop(box);
+  return {};
 }
 
 Status Drawing::take(const steps::FixedSizeCrop& step, uint64_t draw) {
   if (!is_possible(step.width, step.height)) return kBadSize;
-  const CropBox box = fixed_size_crop(width_, height_, whole(step.width), whole(step.height),
+  const CropBox box = fixed_size_crop(width(), height(), whole(step.width), whole(step.height),
                                       draw_uniform_single(key_, draw, 0, 1));
-  if (box.width != width_ || box.height != height_)
-    if (Status s = crop(box); !s.ok()) return s;
+  if (box.width != width() || box.height != height()) crop(box);
   return take(steps::PadTo{step.width, step.height, step.mode, step.red, step.green, step.blue},
               draw);
 }
 
 Status Drawing::take(const steps::Pad& step, uint64_t) {
-  return pad({step.left, step.top, step.right, step.bottom}, padding_of(step));
+  return pad({step.left, step.top, step.right, step.bottom},
+             {step.mode, step.red, step.green, step.blue});
 }
 
 Status Drawing::take(const steps::PadTo& step, uint64_t) {
-  return pad({0, 0, std::max(step.width - static_cast<double>(width_), 0.0),
-              std::max(step.height - static_cast<double>(height_), 0.0)},
-             padding_of(step));
+  return pad({0, 0, std::max(step.width - static_cast<double>(width()), 0.0),
+              std::max(step.height - static_cast<double>(height()), 0.0)},
+             {step.mode, step.red, step.green, step.blue});
 }
 
 Status Drawing::take(const steps::ZoomOut& step, uint64_t draw) {
-  return pad(zoomed_out(width_, height_, step.least, step.most, key_, draw), padding_of(step));
+  return pad(zoomed_out(width(), height(), step.least, step.most, key_, draw),
+             {step.mode, step.red, step.green, step.blue});
 }
 
 /// An image without boxes that fit stays as it is once the option for that is drawn.
 Status Drawing::take(const steps::IouCrop& step, uint64_t draw) {
   static const std::vector<TargetBox> kNone;
-  if (!targets_ && !may_lack_targets())
+  if (!targets_ && !may_lack_boxes_)
     return {Code::bad_parameters, "a crop that depends on boxes, and there are none"};
   std::optional<CropBox> box;
-  if (!draw_iou_crop(step, draw_bits(key_, draw), static_cast<int>(width_),
-                     static_cast<int>(height_), targets_ ? targets_->boxes : kNone, box))
+  if (!draw_iou_crop(step, draw_bits(key_, draw), static_cast<int>(width()),
+                     static_cast<int>(height()), targets_ ? targets_->boxes : kNone, box))
     return {Code::bad_parameters, "no crop in 1000 rounds has a box that overlaps it enough"};
   if (!box) return {};
-  if (targets_)
-    targets_->iou_crop(static_cast<float>(box->left), static_cast<float>(box->top),
-                       static_cast<int>(box->width), static_cast<int>(box->height));
-  on_crop(*box, /*to_boxes=*/true);
-  width_ = box->width;
-  height_ = box->height;
+  const auto left = static_cast<double>(box->left), top = static_cast<double>(box->top);
+  const auto w = static_cast<double>(box->width), h = static_cast<double>(box->height);
+  add(Call::of(operations::IouCrop{left, top, w, h}), w, h);
   return {};
 }
 

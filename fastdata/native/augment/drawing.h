@@ -1,11 +1,12 @@
-// An image under way through a program: what each step does to it, in terms of a few operations
-// (crop, pad, resize, flip). One image may be folded into a region to decode (geometry/folded.h),
-// or gets a list of calls on pixels (augment/called.h): both draw alike.
+// Draws the steps of a program for one sample: what they do to it becomes a list of operations,
+// which all follow: pixels (operations.h), boxes and points (targets.h), masks
+// (outlines/sampling.h), and the region that is decoded (geometry/folded.h).
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "augment/operations.h"
 #include "augment/steps.h"
 #include "augment/targets.h"
 #include "geometry/crops.h"
@@ -13,60 +14,89 @@
 
 namespace fastdata {
 
-struct Padding {
-  double mode, red, green, blue;
+/// A rectangle of the output that is written over.
+struct Erasure {
+  int left, top, width, height;
+  double values[3];
+  enum class Noise : uint8_t { none, pixels, channels } noise;  // normal, added to the values
+  double deviations[3];
+  uint64_t key;  // of the noise
+};
+
+/// The operations for one sample. Its size is then width x height.
+struct Drawn {
+  std::vector<Call> calls;
+  std::vector<Erasure> erasures;
+  int64_t width = 0, height = 0;
 };
 
 class Drawing {
  public:
-  Drawing(uint64_t key, int64_t width, int64_t height, Targets* targets)
-      : key_(key), width_(width), height_(height), targets_(targets) {}
-  virtual ~Drawing() = default;
+  /// Begins with an image of drawn's size, and moves its targets. Without targets, crops that
+  /// depend on boxes fail, unless `may_lack_boxes`: then the image has none.
+  Drawing(uint64_t key, Targets* targets, bool may_lack_boxes, Drawn& drawn)
+      : key_(key), targets_(targets), may_lack_boxes_(may_lack_boxes), drawn_(drawn) {
+    drawn.calls.clear();
+    drawn.erasures.clear();
+  }
 
   uint64_t key() const { return key_; }
-  int64_t width() const { return width_; }
-  int64_t height() const { return height_; }
+  int64_t width() const { return drawn_.width; }
+  int64_t height() const { return drawn_.height; }
 
-  // The steps that may lead a program; `draw` is the first of their draws. bad_parameters: the
-  // image is too small, or would be too large; it is then as it was before the step's operation
-  // that failed.
+  // The steps; `draw` is the first of their draws. bad_parameters: the image is too small, or would
+  // be too large; it is then as it was before the step's operation that failed.
 #define FASTDATA_TAKE(name, Struct, draws, ...) \
   Status take(const steps::Struct& step, uint64_t draw);
   FASTDATA_FOLDED_STEPS(FASTDATA_TAKE, FASTDATA_PARAMETER)
+  FASTDATA_PIXEL_STEPS(FASTDATA_TAKE, FASTDATA_PARAMETER)
 
- protected:
+  /// Adds an operation that keeps the image's size.
+  void add(const Call& call) {
+    drawn_.calls.push_back(call);
+    if (targets_) targets_->move(call);
+  }
+
+ private:
+  struct Colour {
+    double red, green, blue;
+  };
+  struct Padding {
+    double mode, red, green, blue;
+  };
+  /// The arguments of torchvision's affine: degrees, pixels, a factor, degrees.
+  struct Affinity {
+    double angle, x, y, scale, shear_x, shear_y;
+  };
+
   static constexpr Status kBadSize{Code::bad_parameters,
                                    "an augmentation makes an image without pixels, or too large"};
   static bool is_possible(double width, double height) {
     return width >= 1 && height >= 1 && width <= kLongestSide && height <= kLongestSide;
   }
 
-  /// Whether an image without targets is one without boxes; else crops that depend on them fail.
-  virtual bool may_lack_targets() const = 0;
-  // What an operation does to the image, of the size before it.
-  virtual void on_crop(const CropBox& box, bool to_boxes) = 0;
-  virtual void on_pad(const Margins& margins, const Padding& padding) = 0;
-  virtual void on_resize(const Size& size, int filter) = 0;
-  virtual void on_flip(bool across) = 0;
-  /// Of targets alone.
-  virtual void on_targets(const Call&) {}
-
-  void set_size(double width, double height) {
-    width_ = static_cast<int64_t>(width);
-    height_ = static_cast<int64_t>(height);
+  /// Adds an operation that makes an image of a size.
+  void add(const Call& call, double width, double height) {
+    add(call);
+    drawn_.width = static_cast<int64_t>(width);
+    drawn_.height = static_cast<int64_t>(height);
   }
 
-  const uint64_t key_;
-  int64_t width_, height_;
-  Targets* const targets_;
-
- private:
-  // The operations, which move the targets, too. Boxes are within the image; sizes and margins may
-  // be anything.
-  Status crop(const CropBox& box);
+  // Boxes are within the image; sizes and margins may be anything.
+  void crop(const CropBox& box);
   Status pad(const Margins& margins, const Padding& padding);
   Status resize(const Size& size, double filter);
-  Status flip(bool across);
+
+  static void inverse_of(const Affinity& to, double cx, double cy, double (&m)[6]);
+  Status warp(const double (&m)[6], double interpolation, const Colour& fill, double width,
+              double height);
+  Status warp_tensor(const Affinity& to, double cx, double cy, double interpolation,
+                     const Colour& fill);
+
+  const uint64_t key_;
+  Targets* const targets_;
+  const bool may_lack_boxes_;
+  Drawn& drawn_;
 };
 
 }  // namespace fastdata

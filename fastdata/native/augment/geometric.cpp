@@ -55,6 +55,7 @@ Status crop(const Call& call, Canvas& canvas) {
       !whole_number(by.width, 1, image.width - left, width) ||
       !whole_number(by.height, 1, image.height - top, height))
     return {Code::bad_parameters, "a crop outside the image"};
+  if (width == image.width && height == image.height) return {};
   Planes next;
   if (Status s = canvas.begin(width, height, image.channels, next); !s.ok()) return s;
   for (int c = 0; c < image.channels; c++)

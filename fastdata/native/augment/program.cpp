@@ -29,9 +29,6 @@ double draw_normal(uint64_t key, uint64_t draw) {
   return radius * cosine;
 }
 
-/// Steps that run on pixels are never folded.
-CalledDrawing& called(Drawing& drawing) { return static_cast<CalledDrawing&>(drawing); }
-
 /// Whether a node may call an operation: the others are made by steps.
 bool is_called(Operation operation) {
   return operation <= Operation::gaussian_noise ||
@@ -60,7 +57,8 @@ StepProgram::StepProgram(std::vector<Node> nodes, std::vector<Value> values,
     throw std::invalid_argument("a program has from 1 to 2^20 nodes");
   if (nodes_[0].kind != StepKind::sequence || nodes_[0].end != static_cast<int>(nodes_.size()))
     throw std::invalid_argument("the first node is not the root");
-  const FoldedDrawing none(0, 1, 1, nullptr);
+  Drawn of_none{{}, {}, 1, 1};
+  const Drawing none(0, nullptr, /*may_lack_boxes=*/false, of_none);
   for (Value& value : values_) {
     check_value(value);
     if (value.kind == ValueKind::constant && value.unit == Unit::one && value.sign_draw < 0)
@@ -159,27 +157,37 @@ void StepProgram::check_leading(int leading) {
       throw std::invalid_argument("more leading steps than there are");
     leading_end_ = nodes_[leading_end_].end;
   }
-  for (int at = 1; at < leading_end_; at++)
+  for (int at = 1; at < leading_end_; at++) {
+    const NamedKind& kind = kind_of(nodes_[at]);
     if (!may_be_folded(nodes_[at].kind))
-      throw std::invalid_argument(std::string("it cannot be folded: ") + kind_of(nodes_[at]).name);
+      throw std::invalid_argument(std::string("it cannot be folded: ") + kind.name);
+    const Value* value = values_.data() + nodes_[at].first_value;
+    for (const Parameter& parameter : kind.parameters) {
+      const std::optional<Ratio>& settled = (value++)->settled;
+      if (std::string_view(parameter.name) == "mode" && !(settled && settled->value == 0))
+        throw std::invalid_argument(std::string("it pads with more than a colour: ") + kind.name);
+    }
+  }
 }
 
 Cut StepProgram::cut(uint64_t key, int64_t width, int64_t height, Targets* targets) const {
-  FoldedDrawing drawing(key, width, height, targets);
+  Drawn drawn{{}, {}, width, height};
+  drawn.calls.reserve(8);
+  Drawing drawing(key, targets, /*may_lack_boxes=*/true, drawn);
   int number = 0;
   for (int child = 1; child < leading_end_; child = nodes_[child].end) {
     number++;
-    if (!visit(child, drawing).ok()) return drawing.finish(number);
+    if (!visit(child, drawing).ok()) return fold(drawn, key, width, height, number);
   }
-  return drawing.finish(0);
+  return fold(drawn, key, width, height, 0);
 }
 
 Status StepProgram::draw(uint64_t key, int width, int height, Drawn& drawn,
                          Targets* targets) const {
-  CalledDrawing drawing(key, width, height, targets, drawn);
-  const Status status = visit_all(leading_end_, nodes_[0].end, drawing);
-  drawing.finish();
-  return status;
+  drawn.width = width;
+  drawn.height = height;
+  Drawing drawing(key, targets, /*may_lack_boxes=*/false, drawn);
+  return visit_all(leading_end_, nodes_[0].end, drawing);
 }
 
 double StepProgram::number(const Value& value, const Drawing& drawing) const {
@@ -234,14 +242,12 @@ Status StepProgram::visit(int at, Drawing& drawing) const {
 #define FASTDATA_READ(type, name) read<type>(*value++, drawing),
 #define FASTDATA_VISIT_PARENT(name, Struct, draws, ...) \
   case StepKind::name: return visit(steps::Struct{__VA_ARGS__}, at, drawing);
-#define FASTDATA_VISIT_FOLDED(name, Struct, draws, ...) \
+#define FASTDATA_VISIT_STEP(name, Struct, draws, ...) \
   case StepKind::name: return drawing.take(steps::Struct{__VA_ARGS__}, node.draw);
-#define FASTDATA_VISIT_PIXELS(name, Struct, draws, ...) \
-  case StepKind::name: return called(drawing).take(steps::Struct{__VA_ARGS__}, node.draw);
     FASTDATA_PARENTS(FASTDATA_VISIT_PARENT, FASTDATA_READ)
-    FASTDATA_FOLDED_STEPS(FASTDATA_VISIT_FOLDED, FASTDATA_READ)
-    FASTDATA_PIXEL_STEPS(FASTDATA_VISIT_PIXELS, FASTDATA_READ)
-    case StepKind::call: return visit_call(node, called(drawing));
+    FASTDATA_FOLDED_STEPS(FASTDATA_VISIT_STEP, FASTDATA_READ)
+    FASTDATA_PIXEL_STEPS(FASTDATA_VISIT_STEP, FASTDATA_READ)
+    case StepKind::call: visit_call(node, drawing);
   }
   return {};
 }
@@ -321,7 +327,6 @@ Status StepProgram::visit(const steps::Mixture& step, int at, Drawing& drawing) 
   const Node& node = nodes_[at];
   if (!(step.concentration > 0 && step.concentration <= kMaxConcentration))
     return {Code::bad_parameters, "a concentration that is not above 0, or beyond 1e6"};
-  CalledDrawing& calls = called(drawing);
   const auto mixing = static_cast<Mixing>(step.mixing);
   const uint64_t key = draw_bits(drawing.key(), node.draw);
   uint64_t drawn = 0;
@@ -345,25 +350,24 @@ Status StepProgram::visit(const steps::Mixture& step, int at, Drawing& drawing) 
       left *= 1 - *weight;
     }
   }
-  calls.append(Call::of(operations::MixBegin{first}));
+  drawing.add(Call::of(operations::MixBegin{first}));
   int child = at + 1;
   for (const float weight : weights) {
     if (Status s = visit(child, drawing); !s.ok()) return s;
-    calls.append(mixing == Mixing::blends ? Call::of(operations::MixBlend{weight})
-                                          : Call::of(operations::MixAdd{weight}));
+    drawing.add(mixing == Mixing::blends ? Call::of(operations::MixBlend{weight})
+                                         : Call::of(operations::MixAdd{weight}));
     child = nodes_[child].end;
   }
-  calls.append(Call::of(operations::MixEnd{mixing == Mixing::blended_sum ? rest : 1.f}));
+  drawing.add(Call::of(operations::MixEnd{mixing == Mixing::blended_sum ? rest : 1.f}));
   return {};
 }
 
-Status StepProgram::visit_call(const Node& node, CalledDrawing& drawing) const {
+void StepProgram::visit_call(const Node& node, Drawing& drawing) const {
   Call call{node.operation};
   const auto count = static_cast<int>(info_of(node.operation).parameters.size());
   for (int i = 0; i < count; i++) call.values[i] = number(values_[node.first_value + i], drawing);
   call.key = draw_bits(drawing.key(), node.draw);
-  drawing.append(call);
-  return {};
+  drawing.add(call);
 }
 
 float linspace(double start, double end, int index, int count) {

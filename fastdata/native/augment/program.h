@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-#include "augment/called.h"
+#include "augment/drawing.h"
 #include "augment/steps.h"
 #include "geometry/cut.h"
 
@@ -99,8 +99,8 @@ class StepProgram {
   Status visit(const steps::Choice& step, int at, Drawing& drawing) const;
   Status visit(const steps::InOrder&, int at, Drawing& drawing) const;
   Status visit(const steps::SomeOf& step, int at, Drawing& drawing) const;
+  void visit_call(const Node& node, Drawing& drawing) const;
   Status visit(const steps::Mixture& step, int at, Drawing& drawing) const;
-  Status visit_call(const Node& node, CalledDrawing& drawing) const;
 
   std::vector<Node> nodes_;
   std::vector<Value> values_;

@@ -105,6 +105,59 @@ void Targets::begin(const TargetBox* first_box, size_t box_count, const TargetPo
   std::copy_n(kSame, 9, matrix);
 }
 
+void Targets::move(const Call& call) {
+  const auto pixels = [](double size) { return static_cast<int>(size); };
+  const auto single = [](double value) { return static_cast<float>(value); };
+  switch (call.operation) {
+    case Operation::crop: {
+      const auto by = call.as<operations::Crop>();
+      return crop(single(by.left), single(by.top), pixels(by.width), pixels(by.height));
+    }
+    case Operation::iou_crop: {
+      const auto by = call.as<operations::IouCrop>();
+      return iou_crop(single(by.left), single(by.top), pixels(by.width), pixels(by.height));
+    }
+    case Operation::pad: {
+      const auto by = call.as<operations::Pad>();
+      return crop(-single(by.left), -single(by.top), pixels(width + by.left + by.right),
+                  pixels(height + by.top + by.bottom));
+    }
+    case Operation::resize: {
+      const auto by = call.as<operations::Resize>();
+      return resize(pixels(by.width), pixels(by.height));
+    }
+    case Operation::flip_horizontal: return flip(/*across=*/true);
+    case Operation::flip_vertical: return flip(/*across=*/false);
+    case Operation::affine: {
+      const auto by = call.as<operations::Affine>();
+      return warp({by.a, by.b, by.c, by.d, by.e, by.f, 0, 0, 1}, pixels(by.width),
+                  pixels(by.height));
+    }
+    case Operation::tensor_affine: {  // from the middle of the image, and back
+      const auto by = call.as<operations::TensorAffine>();
+      const double x = width / 2.0, y = height / 2.0;
+      return warp({by.a, by.b, by.c + x - by.a * x - by.b * y, by.d, by.e,
+                   by.f + y - by.d * x - by.e * y, 0, 0, 1},
+                  width, height);
+    }
+    case Operation::perspective:
+    case Operation::tensor_perspective: {  // of the same parameters
+      const auto by = call.as<operations::Perspective>();
+      return warp({by.a, by.b, by.c, by.d, by.e, by.f, by.g, by.h, 1}, width, height);
+    }
+    case Operation::shift_targets: {
+      const auto by = call.as<operations::ShiftTargets>();
+      return shift(single(by.x), single(by.y));
+    }
+    case Operation::clamp_boxes: return clamp();
+    case Operation::sanitize_boxes: {
+      const auto by = call.as<operations::SanitizeBoxes>();
+      return sanitize(single(by.min_size), single(by.min_area));
+    }
+    default: return;
+  }
+}
+
 /// Moves coordinates by a matrix, too.
 void Targets::then(const double (&step)[9]) {
   double product[9];
@@ -148,7 +201,6 @@ void Targets::resize(int new_width, int new_height) {
   width = new_width;
   height = new_height;
   for (TargetBox& b : boxes) b = {b.x0 * across, b.y0 * down, b.x1 * across, b.y1 * down};
-  truncate();
   for (TargetPoint& p : points) p = {p.x * across, p.y * down};
 }
 
@@ -199,13 +251,6 @@ void Targets::warp(const double (&inverse)[9], int new_width, int new_height) {
     }
   }
   clamp();
-  truncate();
-}
-
-void Targets::truncate() {
-  if (!whole) return;
-  for (TargetBox& b : boxes)
-    b = {std::trunc(b.x0), std::trunc(b.y0), std::trunc(b.x1), std::trunc(b.y1)};
 }
 
 void Targets::clamp() {

@@ -29,83 +29,115 @@ CropBox inside(const CropBox& frame, int64_t width, int64_t height) {
   return {left, top, right - left, bottom - top};
 }
 
-}  // namespace
+/// The image under way is a frame: a part of the source image or, after a resize, of the resized
+/// box.
+class Folding {
+ public:
+  Folding(int64_t width, int64_t height) : source_{0, 0, width, height} {}
+
+  void move(const Call& call);
+  Cut finish();
+
+ private:
+  CropBox in_frame(CropBox box) const;
+
+  CropBox source_, frame_ = source_;
+  // The part of the source image that crops have kept; it matters where padding follows.
+  CropBox kept_ = source_;
+  CropBox box_{};  // what is resized
+  bool flipped_ = false, upside_down_ = false, resized_ = false;
+  Cut cut_;
+};
 
 /// A part of the image, as the frame after it.
-CropBox FoldedDrawing::in_frame(CropBox box) const {
-  if (flipped_) box.left = width_ - (box.left + box.width);
-  if (upside_down_) box.top = height_ - (box.top + box.height);
-  return {left_ + box.left, top_ + box.top, box.width, box.height};
+CropBox Folding::in_frame(CropBox box) const {
+  if (flipped_) box.left = frame_.width - (box.left + box.width);
+  if (upside_down_) box.top = frame_.height - (box.top + box.height);
+  return {frame_.left + box.left, frame_.top + box.top, box.width, box.height};
 }
 
-void FoldedDrawing::on_crop(const CropBox& box, bool) {
-  const CropBox next = in_frame(box);
-  if (!resized_) kept_ = common(kept_, next);
-  left_ = next.left;
-  top_ = next.top;
-}
-
-void FoldedDrawing::on_pad(const Margins& margins, const Padding&) {
-  const auto left = static_cast<int64_t>(margins.left), top = static_cast<int64_t>(margins.top);
-  const CropBox next = in_frame({-left, -top, width_ + left + static_cast<int64_t>(margins.right),
-                                 height_ + top + static_cast<int64_t>(margins.bottom)});
-  left_ = next.left;
-  top_ = next.top;
-}
-
-void FoldedDrawing::on_resize(const Size& size, int filter) {
-  box_ = frame();
-  resized_ = true;
-  cut_.filter = static_cast<uint8_t>(filter);
-  cut_.flip = static_cast<uint8_t>((flipped_ ? kFlippedX : 0) | (upside_down_ ? kFlippedY : 0));
-  left_ = top_ = 0;
-  cut_.size[0] = static_cast<int32_t>(size.width);
-  cut_.size[1] = static_cast<int32_t>(size.height);
-}
-
-void FoldedDrawing::on_flip(bool across) {
-  bool& mirrored = across ? flipped_ : upside_down_;
-  mirrored = !mirrored;
-}
-
-Cut FoldedDrawing::finish(int too_small) {
-  Cut& cut = cut_;
-  cut.too_small = too_small;
-  if (too_small) {
-    cut.found[0] = narrow(width_);
-    cut.found[1] = narrow(height_);
+void Folding::move(const Call& call) {
+  const auto whole = [](double value) { return static_cast<int64_t>(value); };
+  switch (call.operation) {
+    case Operation::crop:
+    case Operation::iou_crop: {  // of the same parameters
+      const auto by = call.as<operations::Crop>();
+      frame_ = in_frame({whole(by.left), whole(by.top), whole(by.width), whole(by.height)});
+      if (!resized_) kept_ = common(kept_, frame_);
+      return;
+    }
+    case Operation::pad: {
+      const auto by = call.as<operations::Pad>();
+      const int64_t left = whole(by.left), top = whole(by.top);
+      frame_ = in_frame({-left, -top, frame_.width + left + whole(by.right),
+                         frame_.height + top + whole(by.bottom)});
+      return;
+    }
+    case Operation::resize: {
+      const auto by = call.as<operations::Resize>();
+      box_ = frame_;
+      resized_ = true;
+      frame_ = {0, 0, whole(by.width), whole(by.height)};
+      cut_.filter = static_cast<uint8_t>(by.filter);
+      cut_.flip = static_cast<uint8_t>((flipped_ ? kFlippedX : 0) | (upside_down_ ? kFlippedY : 0));
+      cut_.size[0] = narrow(frame_.width);
+      cut_.size[1] = narrow(frame_.height);
+      return;
+    }
+    case Operation::flip_horizontal: flipped_ = !flipped_; return;
+    case Operation::flip_vertical: upside_down_ = !upside_down_; return;
+    default: return;  // of boxes alone
   }
+}
+
+Cut Folding::finish() {
+  Cut& cut = cut_;
   if (!resized_) {
-    box_ = inside(common(frame(), kept_), source_.width, source_.height);
-    left_ -= box_.left;
-    top_ -= box_.top;
+    box_ = inside(common(frame_, kept_), source_.width, source_.height);
+    frame_.left -= box_.left;
+    frame_.top -= box_.top;
     cut.size[0] = narrow(box_.width);
     cut.size[1] = narrow(box_.height);
   }
   const int64_t sides[4] = {box_.left, box_.top, box_.left + box_.width, box_.top + box_.height};
   std::transform(sides, sides + 4, cut.box, narrow);
-  cut.window[0] = narrow(left_);
-  cut.window[1] = narrow(top_);
-  cut.canvas[0] = narrow(width_);
-  cut.canvas[1] = narrow(height_);
+  cut.window[0] = narrow(frame_.left);
+  cut.window[1] = narrow(frame_.top);
+  cut.canvas[0] = narrow(frame_.width);
+  cut.canvas[1] = narrow(frame_.height);
   if (sides[0] < 0 || sides[1] < 0 || sides[2] > source_.width || sides[3] > source_.height)
     cut.padding = 2;
-  else if (left_ < 0 || top_ < 0 || left_ + width_ > cut.size[0] || top_ + height_ > cut.size[1])
+  else if (frame_.left < 0 || frame_.top < 0 || frame_.left + frame_.width > cut.size[0] ||
+           frame_.top + frame_.height > cut.size[1])
     cut.padding = 1;
   cut.flip |= static_cast<uint8_t>((flipped_ ? kFlipX : 0) | (upside_down_ ? kFlipY : 0));
-  cut.key = key_;
 
   const double across = static_cast<double>(cut.size[0]) / static_cast<double>(box_.width);
   const double down = static_cast<double>(cut.size[1]) / static_cast<double>(box_.height);
-  const double left = -static_cast<double>(box_.left) * across - static_cast<double>(left_);
+  const double left = -static_cast<double>(box_.left) * across - static_cast<double>(frame_.left);
   const double sign = flipped_ ? -1 : 1;
   cut.matrix[0] = sign * across;
-  cut.matrix[2] = sign * left + (flipped_ ? static_cast<double>(width_) : 0);
-  const double top = -static_cast<double>(box_.top) * down - static_cast<double>(top_);
+  cut.matrix[2] = sign * left + (flipped_ ? static_cast<double>(frame_.width) : 0);
+  const double top = -static_cast<double>(box_.top) * down - static_cast<double>(frame_.top);
   const double sense = upside_down_ ? -1 : 1;
   cut.matrix[4] = sense * down;
-  cut.matrix[5] = sense * top + (upside_down_ ? static_cast<double>(height_) : 0);
+  cut.matrix[5] = sense * top + (upside_down_ ? static_cast<double>(frame_.height) : 0);
   cut.matrix[8] = 1;
+  return cut;
+}
+
+}  // namespace
+
+Cut fold(const Drawn& drawn, uint64_t key, int64_t width, int64_t height, int too_small) {
+  Folding folding(width, height);
+  for (const Call& call : drawn.calls) folding.move(call);
+  Cut cut = folding.finish();
+  cut.key = key;
+  cut.too_small = too_small;
+  if (too_small) {
+    cut.found[0] = narrow(drawn.width);
+    cut.found[1] = narrow(drawn.height);
+  }
   return cut;
 }
 

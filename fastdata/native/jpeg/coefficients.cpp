@@ -95,11 +95,6 @@ Status CoefficientDecoder::decode_scan(const Scan& scan) {
 
 Status CoefficientDecoder::build_tables(const Scan& scan) {
   const JpegHeader& h = reader_.header();
-  if (!h.progressive()) {
-    if (Status s = tables_.build(h); !s.ok()) return s;
-    tables_.build_lookups();
-    return {};
-  }
   if (scan.last > 0) {
     const HuffmanSpec& spec = h.ac[h.components[0].ac_table];
     if (Status s = derive_table(spec, false, table_[0]); !s.ok()) return s;
@@ -121,7 +116,6 @@ Status CoefficientDecoder::build_tables(const Scan& scan) {
 
 /// MCUs side by side in one row of the scan's.
 bool CoefficientDecoder::decode_mcus(const Scan& scan, int row, int col, int count) {
-  if (!frame_->progressive()) return decode_blocks(scan, row, col, count);
   if (scan.last > 0) return decode_band(scan, row, col, count);
   return scan.high ? refine_dc(scan, row, col, count) : decode_dc(scan, row, col, count);
 }
@@ -190,28 +184,6 @@ bool CoefficientDecoder::decode_band(const Scan& scan, int row, int col, int cou
   };
   return run(col, left, nullptr) && run(left, right, b.block(left, row)) &&
          run(right, end, nullptr);
-}
-
-/// Whole blocks, of a sequential JPEG.
-bool CoefficientDecoder::decode_blocks(const Scan& scan, int row, int col, int count) {
-  const JpegHeader& h = reader_.header();
-  const auto blocks = static_cast<uint32_t>(count) * static_cast<uint32_t>(h.blocks_per_mcu);
-  int16_t* block = run_.reserve<int16_t>(size_t{blocks} * kBlockSize);
-  uint8_t* last = run_last_.reserve(blocks);
-  std::memset(block, 0, size_t{blocks} * kBlockSize * sizeof *block);
-  Stream* const streams[] = {&stream_};
-  if (!start_run(stream_, tables_.plan, blocks, block, last)) return false;
-  if (kernels().decode_streams(streams, 1, *this) && stream_.error) return false;
-  return each_block(row, col, count, [&](int i, int x, int y) {
-    const Blocks& b = blocks_[scan.component[i]];
-    if (int16_t* kept = b.block(x, y)) {
-      std::memcpy(kept, block, kBlockSize * sizeof *block);
-      *b.masks(x, y) = uint64_t{1} << *last;
-    }
-    block += kBlockSize;
-    last++;
-    return true;
-  });
 }
 
 int16_t* CoefficientDecoder::coefficients(int component, int y) const {

@@ -1,4 +1,4 @@
-// All scans of a JPEG that has several, to the coefficients of a region.
+// All scans of a progressive JPEG, to the coefficients of a region.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,12 @@ constexpr int kUsualMaxScans = 64;
 ///
 /// Each scan is decoded from its beginning to the region's last row. Of blocks outside the region
 /// only their masks are kept (bands.h), eight bytes instead of 128.
-class CoefficientDecoder : private RunSource {
+class CoefficientDecoder {
  public:
   /// Coefficients kept at a time: 512 MiB of them.
   static constexpr size_t kMaxCoefficients = size_t{1} << 28;
 
-  /// `header`: as read_header left it, of one scan or of several. An image of more than `max_scans`
+  /// `header`: as read_header left it. An image of more than `max_scans`
   /// scans, or with too few for its pixels to be certain, is `unsupported`.
   Status decode(ByteSpan jpeg, const JpegHeader& header, const McuBox& box, int max_scans);
 
@@ -75,8 +75,6 @@ class CoefficientDecoder : private RunSource {
   bool decode_dc(const Scan& scan, int row, int col, int count);
   bool refine_dc(const Scan& scan, int row, int col, int count);
   bool decode_band(const Scan& scan, int row, int col, int count);
-  bool decode_blocks(const Scan& scan, int row, int col, int count);
-  bool next_run(Stream&) override { return false; }
 
   ByteSpan jpeg_;
   const JpegHeader* frame_ = nullptr;
@@ -90,8 +88,7 @@ class CoefficientDecoder : private RunSource {
   HuffmanTable table_[kMaxComponents];  // of a DC scan's components, or of the one AC scan's
   alignas(64) uint32_t dc_lookup_[kMaxComponents][1 << kDcLookupBits];
   alignas(64) uint32_t band_lookup_[1 << kAcLookupBits];
-  EntropyTables tables_;  // of scans that are not progressive
-  Buffer buffer_, last_, run_, run_last_;
+  Buffer buffer_, last_;
 };
 
 }  // namespace fastdata

@@ -73,7 +73,7 @@ Status read_sos(Segment s, JpegHeader& h) {
   const size_t at = s.offset();
   const int count = s.u8();
   if (count != h.component_count)
-    return {Code::bad_marker, "a scan of more components than the frame has", at};
+    return {Code::unsupported, "a baseline JPEG whose first scan has not all components", at};
   for (int i = 0; i < count; i++) {
     Component& c = h.components[i];
     const uint8_t id = s.u8(), tables = s.u8();
@@ -197,10 +197,7 @@ Status walk(ByteSpan jpeg, JpegHeader& h, bool frame_only) {
       const size_t left = segment.left(), count = left ? *segment.bytes() : 0;
       if (left != 4 + 2 * count)
         return {Code::bad_marker, "a scan header of impossible length", pos};
-      if (h.progressive() || count < static_cast<size_t>(h.component_count)) {
-        h.several_scans = true;
-        return {};
-      }
+      if (h.progressive()) return {};
       if (Status s = read_sos(segment, h); !s.ok()) return s;
       return check_tables(h);
     } else if (marker == kDqt || marker == kDht || marker == kDri) {

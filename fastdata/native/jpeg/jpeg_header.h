@@ -51,10 +51,8 @@ struct JpegHeader {
   HuffmanSpec dc[4], ac[4];
   int restart_interval = 0;  // MCUs between restart markers, 0: none
   size_t scan_offset = 0;    // first byte of (the first scan's) entropy-coded data
-  // Progressive, or the components come one after another: scans.h reads each scan's header.
-  bool several_scans = false;
-  size_t first_scan = 0;  // the first one's marker
-  bool ycc = true;        // three components are YCbCr, not RGB
+  size_t first_scan = 0;     // the first one's marker
+  bool ycc = true;           // three components are YCbCr, not RGB
   Sampling sampling = Sampling::other;
   ByteSpan exif, xmp;  // what segments of that kind hold, in the JPEG; empty: there are none
   bool several_exif = false;
@@ -95,8 +93,8 @@ Status read_frame(ByteSpan jpeg, JpegHeader& header);
 
 /// Reads all markers up to the first scan, and checks that this core can decode it: a
 /// baseline (or extended, 8-bit) or progressive JPEG, Huffman-coded, grey or YCbCr.
-/// Anything else is `unsupported`; the status of a damaged header has the reason and the place. If
-/// it has several scans, their headers are not read, and Huffman tables may be missing.
+/// Anything else is `unsupported`; the status of a damaged header has the reason and the place. Of
+/// progressive JPEGs, scans' headers are not read, and Huffman tables may be missing.
 Status read_header(ByteSpan jpeg, JpegHeader& header);
 
 const char* sampling_name(Sampling sampling);

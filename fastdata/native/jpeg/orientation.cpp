@@ -61,30 +61,14 @@ int in_exif(ByteSpan exif) {
   return found;
 }
 
-/// The digit behind Pillow's `tiff:Orientation(="|>)`; 1 where there is none.
-int in_xmp(ByteSpan xmp) {
-  const std::string_view text(reinterpret_cast<const char*>(xmp.data), xmp.size);
-  constexpr std::string_view name = "tiff:Orientation";
-  for (size_t at = text.find(name); at != text.npos; at = text.find(name, at + 1)) {
-    std::string_view rest = text.substr(at + name.size());
-    if (rest.starts_with("=\""))
-      rest.remove_prefix(2);
-    else if (rest.starts_with('>'))
-      rest.remove_prefix(1);
-    else
-      continue;
-    if (!rest.empty() && rest[0] >= '0' && rest[0] <= '9')
-      return rest[0] >= '1' && rest[0] <= '8' ? rest[0] - '0' : 1;
-  }
-  return 1;
-}
-
 }  // namespace
 
 int exif_orientation(const JpegHeader& header) {
   if (header.several_exif) return 0;
   const int found = header.exif.size ? in_exif(header.exif) : -1;
-  return found >= 0 ? found : header.xmp.size ? in_xmp(header.xmp) : 1;
+  if (found >= 0) return found;
+  const std::string_view xmp(reinterpret_cast<const char*>(header.xmp.data), header.xmp.size);
+  return xmp.find("tiff:Orientation") == xmp.npos ? 1 : 0;
 }
 
 }  // namespace fastdata

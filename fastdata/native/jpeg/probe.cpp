@@ -138,7 +138,7 @@ bool is_plain_jpeg(ByteSpan jpeg) {
       const HuffmanSpec& spec = is_dc ? header.dc[i] : header.ac[i];
       if (spec.present && !derive_table(spec, is_dc, table).ok()) return false;
     }
-  if (!header.several_scans) return true;
+  if (!header.progressive()) return true;
   ScanReader scans;
   Scan scan;
   bool found;

@@ -105,8 +105,8 @@ Status RegionDecoder::open_region(const Box& box, ByteSpan seek_points, int max_
   if (static_cast<size_t>(box.width()) * box.height() > kMaxRegionPixels)
     return {Code::too_large, "a region of more than 2^28 pixels"};
   max_scans_ = max_scans;
-  seeking_ = seek_points.size > 0 && !header_.several_scans;
-  if (!header_.several_scans)
+  seeking_ = seek_points.size > 0 && !header_.progressive();
+  if (!header_.progressive())
     if (Status s = tables_.build(header_); !s.ok()) return s;
   if (seeking_)
     if (Status s = table_.open(seek_points, jpeg_, header_); !s.ok()) return s;
@@ -118,7 +118,7 @@ Status RegionDecoder::open_region(const Box& box, ByteSpan seek_points, int max_
 }
 
 Status RegionDecoder::decode_band() {
-  if (header_.several_scans) return decode_scans();
+  if (header_.progressive()) return decode_scans();
   if (seeking_ && decode_segments()) return {};
   return decode_scan();
 }

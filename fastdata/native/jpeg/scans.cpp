@@ -93,9 +93,8 @@ Status ScanReader::take_bits(size_t at, const Scan& scan) {
   if (scan.first > scan.last || scan.last > 63 || scan.low > kMaxLow ||
       (scan.high && scan.high != scan.low + 1))
     return {Code::bad_marker, "a scan of no coefficients that there are", at};
-  if (header_.progressive() ? scan.first == 0 ? scan.last > 0 : header_.component_count > 1
-                            : scan.first != 0 || scan.last != 63 || scan.high || scan.low)
-    return {Code::bad_marker, "a scan that this kind of JPEG cannot have", at};
+  if (scan.first == 0 ? scan.last > 0 : header_.component_count > 1)
+    return {Code::bad_marker, "a scan that a progressive JPEG cannot have", at};
   const bool has_dc = scan.first == 0, has_ac = scan.last > 0;
   for (int i = 0; i < header_.component_count; i++) {
     const Component& c = header_.components[i];

@@ -1,5 +1,4 @@
-// The scans of a JPEG that has several: progressive ones, and those whose components come one
-// after another (ITU-T T.81, B.2.3 and G.1.1.1.1).
+// The scans of a progressive JPEG (ITU-T T.81, G.1.1.1.1).
 #pragma once
 
 #include <cstdint>

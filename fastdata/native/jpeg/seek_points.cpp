@@ -212,9 +212,8 @@ bool Walk::open(ByteSpan jpeg, int stride, int interval, Status& status) {
   jpeg_ = jpeg;
   points_.clear();
   if (status = read_header(jpeg, header_); !status.ok()) return false;
-  if (header_.several_scans) {
-    status = {Code::unsupported, "seek points are of baseline JPEGs in one scan",
-              header_.first_scan};
+  if (header_.progressive()) {
+    status = {Code::unsupported, "seek points are of baseline JPEGs", header_.first_scan};
     return false;
   }
   if (jpeg.size > UINT32_MAX / 8) {

@@ -1,7 +1,6 @@
 #include "png/png.h"
 
 #include <cstring>
-#include <utility>
 
 #include "buffer.h"
 
@@ -111,49 +110,33 @@ Unfilter unfilter_of(int bytes) {
   }
 }
 
-/// The passes of an interlaced image (Adam7; ISO/IEC 15948, 8.2), or the one of any other: the
-/// pixels that it has, and how far they lie apart.
-struct Pass {
-  int x = 0, y = 0, dx = 1, dy = 1;
-
-  int columns(const PngHeader& header) const { return (header.width - x + dx - 1) / dx; }
-  int rows(int all) const { return (all - y + dy - 1) / dy; }
-};
-
-constexpr Pass kAdam7[] = {{0, 0, 8, 8}, {4, 0, 8, 8}, {0, 4, 4, 8}, {2, 0, 4, 4},
-                           {0, 2, 2, 4}, {1, 0, 2, 2}, {0, 1, 1, 2}};
-constexpr Pass kWhole[] = {{}};
-
-std::pair<const Pass*, int> passes_of(const PngHeader& header) {
-  return header.interlaced ? std::pair(kAdam7, 7) : std::pair(kWhole, 1);
-}
-
 /// Brings unfiltered rows to 8-bit grey or RGB, or to numbers.
 class RowConverter {
  public:
   RowConverter(const PngHeader& header, ByteSpan palette) : header_(header), palette_(palette) {}
 
-  /// `count` pixels, written `step` bytes apart; false if a colour is not in the palette.
-  bool convert(const uint8_t* in, int count, size_t step, uint8_t* out) const {
+  /// A row of pixels; false if a colour is not in the palette.
+  bool convert(const uint8_t* in, uint8_t* out) const {
     const bool palette = header_.colour == PngColour::palette;
-    if (palette && !header_.numbers) return look_up(in, count, step, out);
+    const int count = header_.width;
+    if (palette && !header_.numbers) return look_up(in, out);
     if (header_.depth < 8) {
       // 1 bit becomes 0 or 255, 2 and 4 bits as much as they repeated would be.
       const bool as_is = header_.numbers && (palette || header_.depth == 1);
       const int scale = as_is ? 1 : 255 / ((1 << header_.depth) - 1);
-      for (int i = 0; i < count; i++) out[i * step] = static_cast<uint8_t>(scale * packed(in, i));
+      for (int i = 0; i < count; i++) out[i] = static_cast<uint8_t>(scale * packed(in, i));
       return true;
     }
     if (header_.colour == PngColour::grey && header_.depth == 16) {
       for (int i = 0; i < count; i++)
-        for (size_t k = 0; k < 2; k++) out[i * step + k] = in[i * 2 + 1 - k];
+        for (size_t k = 0; k < 2; k++) out[i * 2 + k] = in[i * 2 + 1 - k];
       return true;
     }
     // Of 16 bits the upper 8, as Pillow takes them.
     const size_t bytes = header_.depth / 8, pixel = bytes * header_.samples();
     const size_t channels = header_.channels();
     for (int i = 0; i < count; i++)
-      for (size_t c = 0; c < channels; c++) out[i * step + c] = in[i * pixel + c * bytes];
+      for (size_t c = 0; c < channels; c++) out[i * channels + c] = in[i * pixel + c * bytes];
     return true;
   }
 
@@ -163,12 +146,12 @@ class RowConverter {
     return in[bit / 8] >> (8 - header_.depth - bit % 8) & ((1 << header_.depth) - 1);
   }
 
-  bool look_up(const uint8_t* in, int count, size_t step, uint8_t* out) const {
+  bool look_up(const uint8_t* in, uint8_t* out) const {
     const size_t colours = palette_.size / 3;
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < header_.width; i++) {
       const size_t colour = header_.depth == 8 ? in[i] : packed(in, i);
       if (colour >= colours) return false;
-      std::memcpy(out + i * step, palette_.data + 3 * colour, 3);
+      std::memcpy(out + 3 * i, palette_.data + 3 * colour, 3);
     }
     return true;
   }
@@ -209,24 +192,16 @@ int PngHeader::channels() const {
   return colour == PngColour::grey || colour == PngColour::grey_alpha ? 1 : 3;
 }
 
-size_t PngHeader::row_bytes(int pixels) const {
-  return (static_cast<size_t>(pixels) * samples() * depth + 7) / 8;
+size_t PngHeader::row_bytes() const {
+  return (static_cast<size_t>(width) * samples() * depth + 7) / 8;
 }
 
-size_t PngHeader::inflated_bytes(int rows) const {
-  const auto [passes, count] = passes_of(*this);
-  size_t bytes = 0;
-  for (int p = 0; p < count; p++)
-    if (const int columns = passes[p].columns(*this); columns > 0)
-      bytes += (1 + row_bytes(columns)) * passes[p].rows(interlaced ? height : rows);
-  return bytes;
-}
+size_t PngHeader::inflated_bytes(int rows) const { return (1 + row_bytes()) * rows; }
 
 Status png_pixels(const PngHeader& header, ByteSpan inflated, ByteSpan palette, int rows,
                   uint8_t* out) {
   if (!header.valid()) return {Code::unsupported, "no PNG for the core"};
-  if (rows < 1 || rows > header.height || (header.interlaced && rows != header.height))
-    return {Code::bad_region, "rows outside the image"};
+  if (rows < 1 || rows > header.height) return {Code::bad_region, "rows outside the image"};
   if (inflated.size < header.inflated_bytes(rows))
     return {Code::truncated, "the image's data end early"};
 
@@ -236,31 +211,22 @@ Status png_pixels(const PngHeader& header, ByteSpan inflated, ByteSpan palette, 
   const int pixel = header.depth < 8 ? 1 : header.samples() * header.depth / 8;
   const Unfilter unfilter_row = unfilter_of(pixel);
   // Rows that are the result's once unfiltered are put there at once.
-  const bool as_is = !header.interlaced && header.depth == 8 && channels == header.samples();
-  const size_t longest = header.row_bytes(header.width);
+  const bool as_is = header.depth == 8 && channels == header.samples();
+  const size_t bytes = header.row_bytes();
   Buffer memory;
-  uint8_t* scratch = memory.reserve(3 * longest);
-  std::memset(scratch, 0, 3 * longest);
+  uint8_t* scratch = memory.reserve(3 * bytes);
+  std::memset(scratch, 0, 3 * bytes);
 
   const uint8_t* in = inflated.data;
-  const auto [passes, count] = passes_of(header);
-  for (int p = 0; p < count; p++) {
-    const Pass& pass = passes[p];
-    const int columns = pass.columns(header);
-    if (columns <= 0) continue;
-    const size_t bytes = header.row_bytes(columns);
-    const uint8_t* above = scratch;  // the zeros before the first row
-    for (int y = pass.y, number = 0; y < rows; y += pass.dy, number++) {
-      uint8_t* target = out + y * stride + static_cast<size_t>(pass.x) * channels;
-      uint8_t* row = as_is ? target : scratch + (1 + number % 2) * longest;
-      if (!unfilter_row(in[0], in + 1, above, bytes, row))
-        return {Code::bad_scan_data, "a row has an unknown filter"};
-      if (!as_is &&
-          !converter.convert(row, columns, static_cast<size_t>(pass.dx) * channels, target))
-        return {Code::bad_scan_data, "a colour that the palette does not have"};
-      in += 1 + bytes;
-      above = row;
-    }
+  const uint8_t* above = scratch;  // the zeros before the first row
+  for (int y = 0; y < rows; y++, in += 1 + bytes) {
+    uint8_t* target = out + y * stride;
+    uint8_t* row = as_is ? target : scratch + (1 + y % 2) * bytes;
+    if (!unfilter_row(in[0], in + 1, above, bytes, row))
+      return {Code::bad_scan_data, "a row has an unknown filter"};
+    if (!as_is && !converter.convert(row, target))
+      return {Code::bad_scan_data, "a colour that the palette does not have"};
+    above = row;
   }
   return {};
 }

@@ -19,7 +19,6 @@ struct PngHeader {
   int width = 0, height = 0;
   int depth = 8;  // bits of a sample, or of an index into the palette
   PngColour colour = PngColour::rgb;
-  bool interlaced = false;
   // Of the result: indices rather than colours of a palette, 0 and 1 rather than 255 of one bit,
   // 16-bit grey as two bytes, the lower first, and all channels that there are.
   bool numbers = false;
@@ -32,14 +31,14 @@ struct PngHeader {
   /// Bytes of a pixel of the result: 1 for grey, with alpha or without, else 3; or those of its
   /// numbers.
   int channels() const;
-  /// Bytes of a row of `pixels` pixels, without the filter's.
-  size_t row_bytes(int pixels) const;
-  /// Inflated bytes of the first `rows` rows; of an interlaced image, of all.
+  /// Bytes of a row, without the filter's.
+  size_t row_bytes() const;
+  /// Inflated bytes of the first `rows` rows.
   size_t inflated_bytes(int rows) const;
 };
 
-/// Writes the first `rows` rows, interleaved, without gaps, to `out`; of an interlaced image `rows`
-/// must be its height. Colours leave out an alpha channel.
+/// Writes the first `rows` rows, interleaved, without gaps, to `out`. Colours leave out an alpha
+/// channel.
 ///
 /// `palette` has three bytes a colour. Fails with truncated where `inflated` has fewer bytes than
 /// the rows need, with bad_scan_data on a filter that there is not, or a colour that the palette

@@ -148,19 +148,18 @@ PYBIND11_MODULE(_native, m) {
   m.def("crc32c_combine", &crc32c_combine, py::arg("crc_a"), py::arg("crc_b"), py::arg("length_b"));
   py::class_<PngHeader>(m, "PngHeader",
                         "IHDR chunk of a PNG. numbers: pixels are numbers rather than colours.")
-      .def(py::init(
-               [](int width, int height, int depth, uint8_t colour, bool interlaced, bool numbers) {
-                 return PngHeader{width, height, depth, PngColour{colour}, interlaced, numbers};
-               }),
+      .def(py::init([](int width, int height, int depth, uint8_t colour, bool numbers) {
+             return PngHeader{width, height, depth, PngColour{colour}, numbers};
+           }),
            py::arg("width"), py::arg("height"), py::arg("depth"), py::arg("colour"),
-           py::arg("interlaced"), py::arg("numbers"))
+           py::arg("numbers"))
       .def_property_readonly("valid", &PngHeader::valid,
                              "Whether there may be such an image, and the core decodes it.")
       .def_property_readonly("channels", &PngHeader::channels,
                              "Bytes of a pixel of the result: 1 for grey, else 3; or those of its "
                              "numbers.")
       .def("inflated_bytes", &PngHeader::inflated_bytes, py::arg("rows"),
-           "Return the inflated bytes of the first rows; of an interlaced image, of all.")
+           "Return the inflated bytes of the first rows.")
       .def("pixels", &png_pixels_python, py::arg("inflated"), py::arg("palette"), py::arg("out"),
            "Unfilter inflated rows into out, uint8, (rows, width, channels). Returns (code, "
            "detail, offset).");

@@ -97,7 +97,7 @@ py::tuple names_of(const NamedKind& kind) {
 }
 
 using DrawnTuple = std::tuple<std::vector<std::tuple<std::string, std::vector<double>>>,
-                              std::vector<std::tuple<int, int, int, int>>, int, int>;
+                              std::vector<std::tuple<int, int, int, int>>, int64_t, int64_t>;
 
 DrawnTuple draw(const StepProgram& program, uint64_t key, int width, int height,
                 const BoundTargets* targets) {
@@ -124,8 +124,8 @@ py::array_t<int32_t> sizes(const StepProgram& program,
   Drawn drawn;
   for (py::ssize_t i = 0; i < cuts.size(); i++, cut++, size += 2) {
     const bool fits = program.draw(cut->key, cut->canvas[0], cut->canvas[1], drawn).ok();
-    size[0] = fits ? drawn.width : 0;
-    size[1] = fits ? drawn.height : 0;
+    size[0] = fits ? static_cast<int32_t>(drawn.width) : 0;
+    size[1] = fits ? static_cast<int32_t>(drawn.height) : 0;
   }
   return found;
 }

@@ -1,11 +1,11 @@
-#include "augment/called.h"
-
+// Steps that run on pixels, never folded.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
 
+#include "augment/drawing.h"
 #include "draws.h"
 #include "portable.h"
 
@@ -50,76 +50,31 @@ Point transformed(const double* m, double x, double y) {
 
 }  // namespace
 
-CalledDrawing::CalledDrawing(uint64_t key, int width, int height, Targets* targets, Drawn& drawn)
-    : Drawing(key, width, height, targets), drawn_(drawn) {
-  drawn.calls.clear();
-  drawn.erasures.clear();
-}
-
-void CalledDrawing::on_crop(const CropBox& box, bool to_boxes) {
-  const auto left = static_cast<double>(box.left), top = static_cast<double>(box.top);
-  const auto w = static_cast<double>(box.width), h = static_cast<double>(box.height);
-  if (to_boxes)
-    append(Call::of(operations::IouCrop{left, top, w, h}));
-  else if (box.width != width_ || box.height != height_)
-    append(Call::of(operations::Crop{left, top, w, h}));
-  else if (targets_)  // of all of the image, which boxes are clamped to
-    append(Call::of(operations::ClampBoxes{}));
-}
-
-void CalledDrawing::on_pad(const Margins& margins, const Padding& padding) {
-  append(Call::of(operations::Pad{margins.left, margins.top, margins.right, margins.bottom,
-                                  padding.mode, padding.red, padding.green, padding.blue}));
-}
-
-void CalledDrawing::on_resize(const Size& size, int filter) {
-  if (size.width != static_cast<double>(width_) || size.height != static_cast<double>(height_))
-    append(Call::of(operations::Resize{size.width, size.height, static_cast<double>(filter)}));
-}
-
-void CalledDrawing::on_flip(bool across) {
-  append(across ? Call::of(operations::FlipHorizontal{}) : Call::of(operations::FlipVertical{}));
-}
-
-void CalledDrawing::finish() {
-  drawn_.width = static_cast<int>(width_);
-  drawn_.height = static_cast<int>(height_);
-}
-
 /// The image through an inverse matrix, as Image.transform takes it.
-Status CalledDrawing::warp(const double (&m)[6], double interpolation, const Colour& fill,
-                           double width, double height) {
+Status Drawing::warp(const double (&m)[6], double interpolation, const Colour& fill, double width,
+                     double height) {
   if (!is_possible(width, height)) return kBadSize;
-  set_size(width, height);
-  if (targets_)
-    targets_->warp({m[0], m[1], m[2], m[3], m[4], m[5], 0, 0, 1}, static_cast<int>(width),
-                   static_cast<int>(height));
-  append(Call::of(operations::Affine{m[0], m[1], m[2], m[3], m[4], m[5], interpolation, fill.red,
-                                     fill.green, fill.blue, width, height}));
+  const operations::Affine made{m[0],          m[1],     m[2],       m[3],      m[4],  m[5],
+                                interpolation, fill.red, fill.green, fill.blue, width, height};
+  add(Call::of(made), width, height);
   return {};
 }
 
 /// The same of a tensor, whose coordinates are from the middle of the image.
-Status CalledDrawing::warp_tensor(const Affinity& to, double cx, double cy, double interpolation,
-                                  const Colour& fill) {
+Status Drawing::warp_tensor(const Affinity& to, double cx, double cy, double interpolation,
+                            const Colour& fill) {
   double m[6];
   inverse_of(to, cx, cy, m);
-  if (targets_) {  // from the middle of the image, and back
-    const double x = static_cast<double>(width_) / 2, y = static_cast<double>(height_) / 2;
-    targets_->warp({m[0], m[1], m[2] + x - m[0] * x - m[1] * y, m[3], m[4],
-                    m[5] + y - m[3] * x - m[4] * y, 0, 0, 1},
-                   static_cast<int>(width_), static_cast<int>(height_));
-  }
-  append(Call::of(operations::TensorAffine{m[0], m[1], m[2], m[3], m[4], m[5], interpolation,
-                                           fill.red, fill.green, fill.blue}));
+  add(Call::of(operations::TensorAffine{m[0], m[1], m[2], m[3], m[4], m[5], interpolation, fill.red,
+                                        fill.green, fill.blue}));
   return {};
 }
 
 /// PIL.Image.Image.rotate (Pillow 13). Its short cuts for multiples of 90 degrees give what this
 /// gives, but for quarters that expand: there an odd sum of the sides would shift half a pixel.
-Status CalledDrawing::take(const steps::Rotate& step, uint64_t) {
+Status Drawing::take(const steps::Rotate& step, uint64_t) {
   const Colour fill{step.red, step.green, step.blue};
-  const auto w = static_cast<double>(width_), h = static_cast<double>(height_);
+  const auto w = static_cast<double>(width()), h = static_cast<double>(height());
   double turn = std::fmod(step.angle, 360.0);  // Python's remainder has the divisor's sign
   if (turn < 0) turn += 360.0;
   const double cx = step.centred ? step.x : w / 2, cy = step.centred ? step.y : h / 2;
@@ -154,7 +109,7 @@ Status CalledDrawing::take(const steps::Rotate& step, uint64_t) {
 }
 
 /// torchvision's functional._get_inverse_affine_matrix (0.28).
-void CalledDrawing::inverse_of(const Affinity& to, double cx, double cy, double (&m)[6]) {
+void Drawing::inverse_of(const Affinity& to, double cx, double cy, double (&m)[6]) {
   const double rot = to.angle * kRadians, shear_y = to.shear_y * kRadians;
   double sin_rot, cos_rot, sin_less, cos_less, sin_x, cos_x, sin_y, cos_y;
   portable_sine_cosine(rot, sin_rot, cos_rot);
@@ -175,10 +130,10 @@ void CalledDrawing::inverse_of(const Affinity& to, double cx, double cy, double 
 }
 
 /// About the image's centre, unless there is another.
-Status CalledDrawing::take(const steps::Affine& step, uint64_t) {
+Status Drawing::take(const steps::Affine& step, uint64_t) {
   const Affinity to{step.angle, step.move_x, step.move_y, step.scale, step.shear_x, step.shear_y};
   const Colour fill{step.red, step.green, step.blue};
-  const auto w = static_cast<double>(width_), h = static_cast<double>(height_);
+  const auto w = static_cast<double>(width()), h = static_cast<double>(height());
   if (step.on_tensors)
     return warp_tensor(to, step.centred ? step.x - w * 0.5 : 0, step.centred ? step.y - h * 0.5 : 0,
                        step.interpolation, fill);
@@ -187,18 +142,18 @@ Status CalledDrawing::take(const steps::Affine& step, uint64_t) {
   return warp(m, step.interpolation, fill, w, h);
 }
 
-Status CalledDrawing::take(const steps::Transform& step, uint64_t) {
+Status Drawing::take(const steps::Transform& step, uint64_t) {
   const double m[6] = {step.a, step.b, step.c, step.d, step.e, step.f};
-  return warp(m, step.interpolation, {step.red, step.green, step.blue}, static_cast<double>(width_),
-              static_cast<double>(height_));
+  return warp(m, step.interpolation, {step.red, step.green, step.blue},
+              static_cast<double>(width()), static_cast<double>(height()));
 }
 
 /// torchvision's RandomPerspective.get_params and functional._get_perspective_coeffs. An image
 /// whose corners come to lie on a line, as a thin one's may, stays as it is.
-Status CalledDrawing::take(const steps::Perspective& step, uint64_t draw) {
+Status Drawing::take(const steps::Perspective& step, uint64_t draw) {
   if (!(step.distortion >= 0 && step.distortion <= 1))
     return {Code::bad_parameters, "a distortion that is not from 0 to 1"};
-  const int64_t w = width_, h = height_;
+  const int64_t w = width(), h = height();
   const int64_t across = static_cast<int64_t>(step.distortion * static_cast<double>(w / 2)) + 1;
   const int64_t down = static_cast<int64_t>(step.distortion * static_cast<double>(h / 2)) + 1;
   const int64_t from[4][2] = {{0, 0}, {w - 1, 0}, {w - 1, h - 1}, {0, h - 1}};
@@ -229,27 +184,24 @@ Status CalledDrawing::take(const steps::Perspective& step, uint64_t draw) {
                                      step.interpolation, step.red,  step.green, step.blue};
   Call call = Call::of(made);
   if (step.on_tensors) call.operation = Operation::tensor_perspective;  // of the same parameters
-  append(call);
-  if (targets_)
-    targets_->warp({made.a, made.b, made.c, made.d, made.e, made.f, made.g, made.h, 1},
-                   static_cast<int>(width_), static_cast<int>(height_));
+  add(call);
   return {};
 }
 
-Status CalledDrawing::take(const steps::ShuffleChannels&, uint64_t draw) {
+Status Drawing::take(const steps::ShuffleChannels&, uint64_t draw) {
   double order[3] = {0, 1, 2};
   for (int left = 3; left > 1; left--)
     std::swap(order[draw_integer(key_, draw + left - 2, left)], order[left - 1]);
-  append(Call::of(operations::Permute{order[0], order[1], order[2]}));
+  add(Call::of(operations::Permute{order[0], order[1], order[2]}));
   return {};
 }
 
 /// torchvision's RandomErasing.get_params.
-Status CalledDrawing::take(const steps::Erase& step, uint64_t draw) {
+Status Drawing::take(const steps::Erase& step, uint64_t draw) {
   constexpr int kAttempts = 10;
   const AreaAndRatio ranges{step.least_area, step.most_area, step.least_ratio, step.most_ratio,
                             step.in_double};
-  const auto wide = static_cast<double>(width_), high = static_cast<double>(height_);
+  const auto wide = static_cast<double>(width()), high = static_cast<double>(height());
   for (int attempt = 0; attempt < kAttempts; attempt++) {
     double part, ratio;
     ranges.draw(key_, draw + 2 * attempt, part, ratio);
@@ -260,8 +212,8 @@ Status CalledDrawing::take(const steps::Erase& step, uint64_t draw) {
     erasure.width = static_cast<int>(w);
     erasure.height = static_cast<int>(h);
     const uint64_t place = draw + 2 * kAttempts;
-    erasure.top = static_cast<int>(draw_integer(key_, place, height_ - erasure.height + 1));
-    erasure.left = static_cast<int>(draw_integer(key_, place + 1, width_ - erasure.width + 1));
+    erasure.top = static_cast<int>(draw_integer(key_, place, height() - erasure.height + 1));
+    erasure.left = static_cast<int>(draw_integer(key_, place + 1, width() - erasure.width + 1));
     std::copy_n(step.values.values, 3, erasure.values);
     erasure.noise = static_cast<Erasure::Noise>(step.noise == 2 ? 2 : step.noise != 0);
     std::copy_n(step.deviations.values, 3, erasure.deviations);
