@@ -180,7 +180,7 @@ class MixedSteps(Holder):
 
     @property
     def words(self) -> str:
-        return f"a mixture of {self.either(' | ')}"
+        return "a mixture of " + " | ".join(step.words for step in self.transforms)
 
     def emit(self, tree: Builder) -> None:
         with tree.node("mix", concentration=self.concentration, mixing=self.how):
