@@ -34,7 +34,6 @@ from fastdata.storage.columns import (
 )
 from fastdata.storage.fields import LABEL, Field
 from fastdata.storage.source import Column
-from fastdata.transforms.joint import ABSENT
 
 if TYPE_CHECKING:
     from fastdata.loading.fields.targets import TargetReader
@@ -186,7 +185,7 @@ def _read_column(column: Callable[[Rows], Column], rows: Rows) -> _Values:
 def delivered(column: Column, stored: Field) -> Any:
     """Return a column of a batch as delivered; a list if it has nulls anywhere in the dataset."""
     if isinstance(column, np.ndarray) and column.dtype == object:
-        return [None if one is ABSENT else one for one in column.tolist()]
+        return column.tolist()
     if isinstance(column, np.ndarray):
         # A view of a file's memory may not be written to.
         return torch.from_numpy(column if column.flags.writeable else column.copy())

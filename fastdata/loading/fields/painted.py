@@ -14,9 +14,7 @@ from fastdata.device.ragged import Ragged
 from fastdata.loading.fields.columns import ColumnField
 from fastdata.loading.fields.field import Batch, BatchField, Context, FieldState, Jobs
 from fastdata.loading.fields.outlines import HINT, OutlinePainter, Painting
-from fastdata.storage.arrow import as_arrow
 from fastdata.transforms.geometry import ANY_SIZE
-from fastdata.transforms.joint import ABSENT
 
 if TYPE_CHECKING:
     from fastdata.loading.fields.targets import TargetReader
@@ -27,13 +25,11 @@ if TYPE_CHECKING:
 class OutlineState(FieldState):
     """State of masks: uint8, (M, height, width) each, once the batch is finished.
 
-    ``absent`` samples have no masks, not even an empty tensor. ``flat`` has all masks; None if they
-    are not so in memory.
+    ``flat`` has all masks; None if they are not so in memory.
     """
 
     painting: Painting | None = None
     masks: list[torch.Tensor] = field(default_factory=list)
-    absent: set[int] = field(default_factory=set)
     flat: torch.Tensor | None = None
 
 
@@ -74,11 +70,8 @@ class OutlineField(BatchField):
     def patch(self, batch: Batch, other: Batch, to: list[int], good: list[int]) -> None:
         state, theirs = batch.states[self], other.states[self]
         state.flat = None
-        state.absent.difference_update(to)
         for slot, at in zip(to, good, strict=True):
             state.masks[slot] = theirs.masks[at]
-            if at in theirs.absent:
-                state.absent.add(slot)
 
     def begin(self, batch: Batch, state: Any) -> None:
         waits = Jobs([batch.draw, *(column.reading(batch) for column in self._columns)])
@@ -89,9 +82,6 @@ class OutlineField(BatchField):
         sizes = np.stack([draw.widths, draw.heights], 1)
         unknown = (np.min(sizes, 1) < 1) | np.all(sizes == ANY_SIZE, 1)
         columns = self._columns_of(batch, slice(None))
-        if self._target.optional:
-            lacks = as_arrow(columns[self._columns[0].name]).is_null()
-            state.absent = {*np.flatnonzero(lacks.to_numpy(zero_copy_only=False)).tolist()}
         skip = [*np.flatnonzero(unknown).tolist(), *draw.failed]
         program = draw.recipe.programs[0]
         state.painting = self._painter.paint(columns, sizes, program, draw, skip)
@@ -125,7 +115,4 @@ class OutlineField(BatchField):
 
     def _values(self, batch: Batch) -> list[Any]:
         state: OutlineState = batch.states[self]
-        masks: list[Any] = [self._reader.classed(self.name, one) for one in state.masks]
-        for slot in state.absent:
-            masks[slot] = ABSENT
-        return masks
+        return [self._reader.classed(self.name, one) for one in state.masks]
