@@ -21,8 +21,6 @@ from fastdata.converters.records import MOST_CLASSES, ImageSource, Record
 from fastdata.converters.trees import (
     LeftOut,
     RemoteTree,
-    SourceFile,
-    file_at,
     is_folder,
     require_utf8,
     scan,
@@ -33,6 +31,7 @@ from fastdata.converters.trees import (
 
 from fastdata.decode.pillow import probe
 from fastdata.errors import CorruptionError, SampleError, SourceError, UsageError, printable
+from fastdata.remote.files import SourceFile, file_at
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.formats.lmdb import DATA_NAME, Entry, Tree
 from fastdata.storage.local import LocalFile

@@ -1,4 +1,4 @@
-"""The codec table: each kind of image equals Pillow's ``convert("RGB")``, or is refused by name."""
+"""Decoders: each kind of image equals Pillow's ``convert("RGB")``, or is refused by name."""
 
 from __future__ import annotations
 

@@ -47,16 +47,16 @@ def open_filesystem(
 
     Args:
         url: ``scheme://…``.
-        storage_options: Options of the driver; ``scheme:option`` for one scheme only. The
-            driver takes missing ones from the environment (for gs, ``STORAGE_EMULATOR_HOST``,
-            ``GOOGLE_APPLICATION_CREDENTIALS``; for any, ``FSSPEC_<SCHEME>_<OPTION>``).
+        storage_options: Options of the driver, which takes missing ones from the environment (for
+            gs, ``STORAGE_EMULATOR_HOST``, ``GOOGLE_APPLICATION_CREDENTIALS``; for any,
+            ``FSSPEC_<SCHEME>_<OPTION>``).
 
     Raises:
         UsageError: The URL is malformed, its driver is missing, or rejects the options.
         RemoteError: The driver's host is unknown.
     """
     scheme = scheme_of(url)
-    options = _options_of(scheme, storage_options or {})
+    options = dict(storage_options or {})
     remember_secrets(options)
     remember_query(url)
     if "::" in url.partition("://")[0] or "://" not in url:
@@ -108,17 +108,6 @@ def _require_host(url: str, fs: fsspec.AbstractFileSystem) -> None:
                 "Check the network, the URL, and the endpoint in --storage-option or the "
                 "environment.",
             ) from None
-
-
-def _options_of(scheme: str, options: StorageOptions) -> dict[str, Any]:
-    """Return the options for a scheme: the general ones, and its own ``scheme:option``."""
-    common = {name: value for name, value in options.items() if ":" not in name}
-    own = {
-        name.partition(":")[2]: value
-        for name, value in options.items()
-        if name.partition(":")[0] == scheme and ":" in name
-    }
-    return common | own
 
 
 def _driver(url: str) -> type[fsspec.AbstractFileSystem]:

@@ -37,7 +37,6 @@ from fastdata.storage.manifest import (
     FileEntry,
     Manifest,
     PartEntry,
-    PartsError,
     PartsManifest,
     generation_of,
 )
@@ -371,21 +370,6 @@ class RemoteParts(FetchedSource, PartsSource):
         part, own = self._place(row)
         assert isinstance(part, FetchedSource)
         return part.ref(extents, slot, file, stop, own)
-
-
-def open_remote(
-    url: str,
-    cache: Cache | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    options: RemoteOptions | None = None,
-    text: bytes | None = None,
-) -> RemoteSource | RemoteParts:
-    """Open a dataset, or an index of parts, behind a URL; see `FetchedSource`."""
-    text = read_manifest(url, storage_options) if text is None else text
-    try:
-        return RemoteSource(url, cache, storage_options, options, text=text)
-    except PartsError as error:
-        return RemoteParts(url, error.manifest, cache, storage_options, options, text)
 
 
 def _reopen(generation: str, *arguments: Any) -> RemoteSource:

@@ -52,7 +52,7 @@ class DeclinedSample:
     data: bytes | None
 
     def decode(self, verdict: Verdict) -> Outcome:
-        """Decode it without its seek points or by the codec table, as the core's verdict says."""
+        """Decode it without its seek points or by `Encoded`, as the core's verdict says."""
         step = verdict.step()
         if step is FallbackStep.WITHOUT_TABLE:
             again = self._by_core()
@@ -78,7 +78,7 @@ class DeclinedSample:
         try:
             if data is None:
                 data = self.extents.read(slot, check=True)
-        except (OSError, ValueError):  # its file was removed meanwhile: the codec table says so
+        except (OSError, ValueError):  # its file was removed meanwhile: `Encoded` says so
             return Verdict()
         options: dict[str, Any] = {
             "orientations": self.extents.orientations[slot : slot + 1].copy(),

@@ -101,6 +101,7 @@ class ImageField(EncodedField):
     ) -> None:
         super().__init__(name, context, source)
         self._recipes, self._reader, self._moved = recipes, reader, moved
+        self._stride = source.capabilities.stride
         self._table = source.table_of() if source.capabilities.local else None
         first = name == "image"
         self._columns = [one.name for one in source.fields if first and one == LABEL]
@@ -303,7 +304,7 @@ class ImageField(EncodedField):
                 state.blobs.extents if rows is None else rows,
                 renderings,
                 skip=skipped,
-                stride=self._source.capabilities.stride,
+                stride=self._stride,
                 check=self._check,
                 max_scans=self._context.readable.limits.most_scans,
             )

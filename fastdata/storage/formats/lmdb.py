@@ -218,10 +218,6 @@ class Tree:
         """Return the error for a damaged file."""
         return CorruptionError(f"{self._name}: cannot be read as LMDB: {problem}")
 
-    def has_changed(self) -> bool:
-        """Return whether a commit since opening may have overwritten pages that were walked."""
-        return self._newest().transaction != self._last.transaction
-
     def _newest(self) -> _Meta:
         return max(self._meta(0), self._meta(self._page_size), key=lambda meta: meta.transaction)
 
