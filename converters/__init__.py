@@ -6,6 +6,7 @@ from fastdata.converters.encode import Encoding
 from fastdata.converters.imagefolder import ImageFolder
 from fastdata.converters.imagenet import ImageNet
 from fastdata.converters.indexing import index
+from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.masks import MaskedImages
 from fastdata.converters.options import PackOptions
 from fastdata.converters.packed import PackedDataset
@@ -24,6 +25,7 @@ __all__ = [
     "ImageFolder",
     "ImageNet",
     "ImageSource",
+    "LmdbImages",
     "MaskedImages",
     "PackOptions",
     "PackResult",

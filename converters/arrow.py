@@ -155,7 +155,6 @@ class ArrowRows(RowsFile):
 
     @contextmanager
     def open(self) -> Iterator[_OpenArrow]:
-        """Open it."""
         with reading(self, "Arrow IPC"):
             yield _OpenArrow(self, MappedArrow(self.file.location))
 

@@ -18,6 +18,7 @@ from fastdata.converters.appending import PART_FILES, has_parts, index_parts
 from fastdata.converters.arrow import ArrowImages
 from fastdata.converters.hub import hub_source
 from fastdata.converters.imagefolder import FlatFolder, ImageFolder
+from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.options import PackOptions, require_arguments, root_of
 from fastdata.converters.packing import SILENT, PackingProgress, PackResult, pack
 from fastdata.converters.parquet import ParquetImages
@@ -41,6 +42,7 @@ _SOURCES: Mapping[str, Callable[..., ImageSource]] = {
     "images": FlatFolder,
     "parquet": partial(ParquetImages, extents=True),
     "arrow": ArrowImages,
+    "lmdb": LmdbImages,
 }
 #: Kinds of sources that can be indexed.
 KINDS = tuple(_SOURCES)
@@ -49,11 +51,12 @@ SUFFIXES = {
     ".tar": "webdataset",
     ".parquet": "parquet",
     ".arrow": "arrow",
+    ".mdb": "lmdb",
 }
 #: Seconds between looks at the process that asked, and tries in a folder that another one writes.
 _TICK, _TRIES = 0.5, 10
 #: Options of ``fastdata convert`` that errors name and ``fastdata index`` lacks.
-_OF_CONVERT = {"--label-column", "--no-labels", "--split"}
+_OF_CONVERT = {"--database", "--keys", "--label-column", "--no-labels", "--split"}
 
 
 def source_of(

@@ -82,7 +82,7 @@ class PackOptions:
 def require_arguments(kind: str, arguments: Iterable[str]) -> None:
     """Raise UsageError for an argument that a kind of source does not have."""
     for name in arguments:
-        if kind in ("imagefolder", "images"):
+        if name in ("fields", "image_column") and kind in ("imagefolder", "images", "lmdb"):
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} has no effect on --kind {kind}", "Leave it out.")
 

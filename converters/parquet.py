@@ -102,7 +102,6 @@ class ParquetRows(RowsFile):
 
     @contextmanager
     def open(self) -> Iterator[_OpenParquet]:
-        """Open it."""
         with reading(self, "Parquet"):
             footer = _footer(self.file, self.file.mtime_ns)
             with self.file.open() as source, pq.ParquetFile(source, metadata=footer) as opened:

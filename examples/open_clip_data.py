@@ -79,7 +79,7 @@ def get_fastdata_dataset(
         persistent_workers=args.workers > 0,
         seed=args.seed,
         shard=(args.rank, args.world_size) if is_train else None,
-        on_error="skip",
+        on_error="skip" if is_train else "drop",
         batch_transform=tokenized,
     )
     loader.num_batches, loader.num_samples = len(loader), len(dataset)

@@ -149,7 +149,6 @@ class InProcess(Executor):
         tick: Tick = lambda: None,
         ahead: int = 0,
     ) -> Iterator[Result]:
-        """See `Executor.run`."""
         global _on_report
 
         def count(images: int, size: int) -> None:
@@ -197,7 +196,6 @@ class Processes(Executor):
         tick: Tick = lambda: None,
         ahead: int = 0,
     ) -> Iterator[Result]:
-        """See `Executor.run`."""
         remaining = iter(items)
         running: deque[Future[Result]] = deque()
         ahead = max(ahead, self._ahead)

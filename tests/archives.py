@@ -1,4 +1,4 @@
-"""Archives as others write them: by tarfile and pyarrow."""
+"""Archives as others write them: by tarfile, lmdb and pyarrow."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import lmdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from containers import edit_manifest
@@ -13,13 +14,13 @@ from fastdata.converters import index
 from sources import tar_bytes
 
 #: Kinds of archives that are indexed where they are.
-KINDS = ("webdataset", "arrow", "parquet")
-#: Fields beside the image.
+KINDS = ("webdataset", "lmdb", "arrow", "parquet")
+#: Fields beside the image of all kinds but LMDB.
 FIELDS = ("label", "png", "txt")
 
 
 class Made(NamedTuple):
-    """A sample: an image, a class, a text and perhaps another image."""
+    """A sample: an image and, but in LMDBs, a class, a text and perhaps another image."""
 
     image: bytes
     label: int
@@ -30,6 +31,14 @@ class Made(NamedTuple):
 def write(kind: str, folder: Path, samples: Sequence[Made]) -> Path:
     folder.mkdir(parents=True)
     half = len(samples) // 2
+    if kind == "lmdb":
+        with (
+            lmdb.open(str(folder), map_size=1 << 26, lock=False) as environment,
+            environment.begin(write=True) as transaction,
+        ):
+            for number, sample in enumerate(samples):
+                transaction.put(b"%04d" % number, sample.image)
+        return folder
     for number, part in enumerate((samples[:half], samples[half:])):
         path = folder / f"part-{number}"
         if kind == "webdataset":

@@ -103,9 +103,28 @@ def longest_chain(trees: dict[str, ast.Module]) -> tuple[str, ...]:
     return max(map(chain, graph), key=len)
 
 
+def undocumented(trees: dict[str, ast.Module]) -> Iterator[str]:
+    """Yield public methods of public classes without a docstring that override none of ours."""
+    every = (node for tree in trees.values() for node in tree.body)
+    classes = {node.name: node for node in every if isinstance(node, ast.ClassDef)}
+
+    def inherited(node: ast.ClassDef) -> set[str]:
+        names = (ast.unparse(base).partition("[")[0] for base in node.bases)
+        bases = [classes[name] for name in names if name in classes]
+        return set[str]().union(*(methods(base) | inherited(base) for base in bases))
+
+    for name, node in classes.items():
+        documented = inherited(node)
+        for one in node.body if not name.startswith("_") else ():
+            if isinstance(one, ast.FunctionDef) and one.name not in documented:
+                documented.add(one.name)  # a setter comes after its property
+                if not one.name.startswith("_") and ast.get_docstring(one) is None:
+                    yield f"{name}.{one.name} has no docstring"
+
+
 def main() -> None:
     trees = modules()
-    lines = list(excesses(trees))
+    lines = [*excesses(trees), *undocumented(trees)]
     chain = longest_chain(trees)
     if len(chain) > CHAIN:
         lines.append(f"a chain of {len(chain)} imports: {' > '.join(chain)}")

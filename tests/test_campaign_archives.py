@@ -16,6 +16,7 @@ from pathlib import Path
 
 import archives
 import hostile
+import lmdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -26,6 +27,7 @@ from fastdata.converters import (
     ArrowImages,
     ImageNet,
     ImageSource,
+    LmdbImages,
     ParquetImages,
     WebDataset,
     pack,
@@ -71,6 +73,13 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / f"arrow {name}").mkdir()
         with new(str(root / f"arrow {name}/x.arrow"), table.schema) as writer:
             writer.write_table(table, 4)
+    (root / "lmdb source").mkdir()
+    with (
+        lmdb.open(str(root / "lmdb source/x.mdb"), subdir=False, lock=False) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        for number, image in enumerate(images):
+            transaction.put(b"%d" % number, image * (number + 1))
     members = [(path.name, path.read_bytes()) for path in sorted(root.glob("tree/class0/*"))]
     inner = [(f"n0000000{number}.tar", tar_bytes(members)) for number in range(2)]
     (root / "imagenet").mkdir()
@@ -191,6 +200,7 @@ USES: dict[str, Callable[[Path, random.Random], None]] = {
     "parquet source": read_source(ParquetImages),
     "arrow stream": read_source(ArrowImages),
     "arrow file": read_source(ArrowImages),
+    "lmdb source": read_source(LmdbImages),
     "imagenet": read_source(lambda root: ImageNet(root, "train")),
     "tree": convert("imagefolder"),
     "petastorm": convert("parquet"),

@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 import datasets
+import lmdb
 import pytest
 from annotated import write_coco, write_masked, write_voc, write_yolo
 from click.testing import CliRunner
@@ -180,11 +181,17 @@ def make_tables(folder: Path) -> None:
 
 
 #: Folders in the workplace of files that other libraries write.
-_ARCHIVES = ("food101-saved",)
+_ARCHIVES = ("lsun", "train.lmdb", "food101-saved")
 
 
 def make_archives(folder: Path) -> None:
-    rows = [{"image": {"bytes": jpeg(n), "path": None}, "label": 0} for n in range(4)]
+    images = {f"class/{n}": jpeg(n) for n in range(4)}
+    (folder / "lsun").mkdir()
+    for name in ("lsun/church_outdoor_val_lmdb", "train.lmdb"):
+        with lmdb.open(str(folder / name), map_size=1 << 24) as db, db.begin(write=True) as writing:
+            for key, image in images.items():
+                writing.put(key.encode(), image)
+    rows = [{"image": {"bytes": image, "path": None}, "label": 0} for image in images.values()]
     saved = datasets.DatasetDict({"train": datasets.Dataset.from_list(rows)})
     saved.save_to_disk(folder / "food101-saved")
 

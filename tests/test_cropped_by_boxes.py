@@ -21,7 +21,7 @@ from fastdata.transforms.targets import RandomIoUCrop, RandomZoomOut
 from fastdata.transforms.tree import native_program
 
 WIDTH, HEIGHT = 120, 90
-NO_POINTS, NOT_WHOLE = np.zeros((0, 2), np.float32), np.zeros(0, np.bool_)
+NO_POINTS = np.zeros((0, 2), np.float32)
 
 
 def program_of(*steps: Any) -> Program:
@@ -32,7 +32,7 @@ def program_of(*steps: Any) -> Program:
 def cut(steps: Any, boxes: Any, key: Any) -> tuple[Any, Any]:
     sides = [np.array([side], np.int32) for side in (WIDTH, HEIGHT)]
     offsets = np.array([0, len(boxes)])
-    targets = _native.Targets(*sides, boxes, offsets, NO_POINTS, np.zeros(2, np.int64), NOT_WHOLE)
+    targets = _native.Targets(*sides, boxes, offsets, NO_POINTS, np.zeros(2, np.int64))
     keys = np.array([key], np.uint64)
     cuts = targets.cut(native_program((), leading=tuple(steps)), keys)
     return cuts, targets.after(keys)[0]

@@ -428,7 +428,8 @@ def test_an_image_smaller_than_a_random_crop_is_an_error_of_that_sample(
     loader = DataLoader(dataset, 4, num_workers=threads)
     for _ in range(2):  # found by probing, and known
         with pytest.raises(
-            UsageError, match=r"1\.JPEG: sample 1: .*133 x 61 .H x W. pixels, less than .* 66 x 66"
+            UsageError,
+            match=r"1\.JPEG: sample 1: .*133 x 61 .H x W. pixels, less than RandomCrop.*66, 66",
         ) as caught:
             list(loader)
         assert "pad_if_needed" in caught.value.hint and 'on_error="skip"' in caught.value.hint

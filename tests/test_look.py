@@ -39,6 +39,9 @@ KINDS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "table": (("images/0.jpg", "train.csv"), "a table, train.csv", "fastdata convert table --root"),
     "save_to_disk": (("data-00000-of-00001.arrow", "state.json", "dataset_info.json"),
                      "save_to_disk", "fastdata convert arrow"),
+    "lmdb": (("data.mdb", "lock.mdb"), "an LMDB", "fastdata convert lmdb"),
+    "lsun": (("church_lmdb/data.mdb", "bedroom_lmdb/data.mdb"), "an LMDB",
+             "fastdata convert lmdb"),
     "arrow": (("x-train.arrow", "dataset_info.json"), "Arrow files", "fastdata convert arrow"),
 }  # fmt: skip
 #: Kinds that are indexed on first use; Arrow's files here are damaged.

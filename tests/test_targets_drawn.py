@@ -311,9 +311,7 @@ def _do_as_drawn(oracle: Oracle, program: Any, key: Any) -> None:
     wide, high = (np.array([side], np.int32) for side in oracle.size)
 
     def cut(steps: Any) -> tuple[Any, Any]:
-        targets = _native.Targets(
-            wide, high, boxes, ends[0], points, ends[1], np.zeros(0, np.bool_)
-        )
+        targets = _native.Targets(wide, high, boxes, ends[0], points, ends[1])
         return targets.cut(native_program((), leading=steps), key)[0], targets
 
     before = np.eye(3)

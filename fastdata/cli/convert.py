@@ -31,6 +31,7 @@ from fastdata.converters.annotations import AnnotatedFolder
 from fastdata.converters.arrow import ArrowImages, arrow_splits
 from fastdata.converters.coco import CocoImages, coco_splits
 from fastdata.converters.imagefolder import ImageFolder
+from fastdata.converters.lmdbs import LmdbImages
 from fastdata.converters.masks import MaskedImages
 from fastdata.converters.options import split_to_pack
 from fastdata.converters.packed import PackedDataset
@@ -231,6 +232,30 @@ def _dataset(root: Any, drivers: Any, **options: Any) -> tuple[str, _Sources]:
     for container in CONTAINERS:
         name = name.removesuffix(f"-{container}")
     return name, {"": partial(PackedDataset, root, storage_options=drivers, **options)}
+
+
+@_source(
+    "lmdb",
+    click.option("--database", metavar="NAME", help="Named database. [default: the unnamed one]"),
+    click.option(
+        "--keys",
+        metavar="REGEX",
+        help="Keys of images; others are left out. A group (?P<class>…) in it is the class's name.",
+    ),
+    root="Folder of data.mdb, a file, or a folder of several LMDBs, one a class.",
+)
+def _lmdb(root: Any, drivers: Any, **options: Any) -> tuple[str, _Sources]:
+    """LMDBs whose values are image files, such as LSUN's.
+
+    Values of other kinds, such as pickled tuples or Caffe's Datum, are refused.
+
+    \b
+    Examples:
+      $ fastdata convert lmdb --root lsun/church_outdoor_val_lmdb
+      $ fastdata convert lmdb --root train.lmdb --keys '(?P<class>[^/]+)/.*'
+    """
+    name = source_name(root).removesuffix(".mdb").removesuffix("lmdb").rstrip("._-")
+    return name, {"": partial(LmdbImages, root, storage_options=drivers, **options)}
 
 
 def _described(

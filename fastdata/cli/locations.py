@@ -96,7 +96,7 @@ storage_options = click.option(
     callback=_parse,
     metavar="KEY=VALUE",
     help="Option of the driver of a URL (token, key, endpoint_url, …); JSON values are parsed. "
-    "Repeat it for several; SCHEME:KEY=VALUE applies to that scheme only.",
+    "Repeat it for several.",
 )
 
 

@@ -151,10 +151,6 @@ class _DALIPath(NativePath):
         self._device, self._batch_size = device, batch_size
         self._runner: Runner | None = None
 
-    def describe_kinds(self) -> str:
-        """Return "": what DALI decodes is known once images are read."""
-        return ""
-
     def _pipeline(self, context: Context) -> Pipeline:
         runner = self._runner
         if runner is None or not runner.alive or runner.broken is not None:
@@ -170,7 +166,6 @@ class _DALIPath(NativePath):
         return open_pipeline(context, self._recipes, self._readables, self._config.fields, images)
 
     def start(self, *args: Any, **named: Any) -> Iterator[Any]:
-        """See `NativePath.start`."""
         batches = super().start(*args, **named)
         return batches if self._device.type == "cpu" else _OnCopyStream(batches, self._device)
 

@@ -164,7 +164,6 @@ class DALIField(ImageField):
     def _count(
         self, state: ImageState, decoded: npt.NDArray[np.bool_] | None, decoder: str = NATIVE
     ) -> None:
-        """See `ImageField._count`."""
         assert isinstance(state, DALIState)
         if decoded is None:
             decoded = np.ones(len(state.blobs.encodings), np.bool_)
@@ -237,11 +236,9 @@ class DALIField(ImageField):
         return BatchMemory(tensor, cast(Any, tensor.permute(0, 2, 3, 1)))
 
     def close(self) -> None:
-        """See `BatchField.close`."""
         self._runner.close()
 
     def cancel(self, batch: Batch) -> None:
-        """See `BatchField.cancel`."""
         state = batch.states.get(self)
         run = None if state is None else state.run
         if run is not None:

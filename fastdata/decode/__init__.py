@@ -2,8 +2,8 @@
 
 Baseline and progressive JPEGs are decoded by the native core, to the same bytes
 as libjpeg-turbo's accurate decoder (and therefore Pillow); of baseline ones only what a region
-needs is touched. All else (PNG, WebP, CMYK, arithmetic coding, ...) is decoded by the codec table
-(`fastdata.decode.codecs`), then cropped::
+needs is touched. All else (PNG, WebP, CMYK, arithmetic coding, ...) is decoded whole
+by `fastdata.decode.codecs`, then cropped::
 
     pixels = decode_jpeg(data)                                  # (H, W, 3) uint8
     crop = decode_jpeg(data, region=(40, 30, 340, 330), size=(224, 224))

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fastdata import _native
 from fastdata.decode.decoders import NATIVE, PILLOW
 from fastdata.decode.limits import Limits
 from fastdata.decode.pillow import (
@@ -22,12 +21,10 @@ from fastdata.decode.pillow import (
     Style,
     decoding,
     kind_of,
-    missing_plugin,
     open_image,
 )
 from fastdata.decode.png import PngFile, open_png
 from fastdata.errors import SampleError
-from fastdata.storage.encodings import NATIVE_JPEGS
 from fastdata.text import human_size
 
 #: (left, upper, right, lower), in pixels.
@@ -36,43 +33,6 @@ Pixels = npt.NDArray[Any]
 
 #: Beginnings of data with an orientation in a PNG.
 _EXIF_MARKS = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
-
-
-def decoder_of(kind: str) -> str:
-    """Return the decoder of a kind of image on this machine; "" for none."""
-    if kind in (*NATIVE_JPEGS, "raw", "png"):
-        return NATIVE
-    return "" if missing_plugin(kind) else PILLOW
-
-
-class Foreseen(NamedTuple):
-    """Kind and decoder of an image ("" for none), known without decoding it.
-
-    ``sure``: the header confirms it; a library may leave some images of a kind to Pillow.
-    """
-
-    kind: str
-    decoder: str
-    sure: bool = True
-
-
-def foresee(data: bytes, size: int, limits: Limits, **options: Any) -> Foreseen:
-    """Return an image's kind and decoder, by its header.
-
-    ``data``: its first bytes, or all ``size`` of them; ``options`` of `Encoded`.
-    """
-    kind, whole = kind_of(data), len(data) >= size
-    if kind.startswith("jpeg"):
-        *_, code, _, _ = _native.probe(data)
-        if code == "truncated" and not whole:
-            return Foreseen(kind, NATIVE, sure=False)
-        return Foreseen(kind, NATIVE if code == "ok" else PILLOW)
-    if not whole:
-        return Foreseen(kind, decoder_of(kind), sure=False)
-    try:
-        return Foreseen(kind, Encoded(data, limits=limits, **options).decoder)
-    except SampleError:
-        return Foreseen(kind, "")
 
 
 #: Rows that Pillow converts and copies at a time: all of an image in RGB takes four bytes a pixel.

@@ -128,7 +128,7 @@ def _image_size(data: Any) -> tuple[int, int] | None:
 
 
 def _by_codec(data: Any) -> _Array:
-    """Decode a whole image by the codec table: uint8 (H, W, 3), or (H, W) if it is grey."""
+    """Decode a whole image by `Encoded`: uint8 (H, W, 3), or (H, W) if it is grey."""
     try:
         return Encoded(bytes(data)).pixels()
     except SampleError as error:

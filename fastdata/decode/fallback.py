@@ -14,7 +14,7 @@ from fastdata.decode.decoders import NATIVE
 from fastdata.errors import FastdataError
 from fastdata.storage.encodings import NOT_NATIVE
 
-#: Values of ``fallback=``: the codec table decodes images of kinds that the core does not know
+#: Values of ``fallback=``: `codecs.Encoded` decodes images of kinds that the core does not know
 #: ("unsupported"), damaged ones too ("always"), none ("never").
 FALLBACKS = ("unsupported", "always", "never")
 
@@ -39,7 +39,7 @@ class FallbackStep(Enum):
 
     FAIL = 0
     WITHOUT_TABLE = 1  # decode natively, from the image's beginning
-    CODEC = 2  # decode by the codec table
+    CODEC = 2  # decode by `codecs.Encoded`: PNGs by the core, others by Pillow
 
 
 class Verdict(NamedTuple):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
@@ -13,25 +11,16 @@ import numpy.typing as npt
 from PIL import Image
 
 from fastdata import _native
-from fastdata.decode.codecs import Encoded, Foreseen, decoder_of, foresee
-from fastdata.decode.decoders import NATIVE
+from fastdata.decode.codecs import Encoded
 from fastdata.decode.limits import Limits
 from fastdata.decode.pillow import RGB, ImageInfo, Style, open_image
 from fastdata.errors import FastdataError, SampleError
-from fastdata.storage.encodings import ENCODINGS
-from fastdata.storage.files import open_file
-from fastdata.storage.source import Blob, BlobColumn, Source
-from fastdata.text import human_share
+from fastdata.storage.source import Blob, Source
 
 Sizes: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
 
-#: Rows whose kind `describe_kinds` inspects.
-_INSPECTED = 200
 #: Most rows whose headers `common_size` reads, and how many it reads first.
 _MOST_HEADERS, _FEW = 1 << 17, 64
-#: Bytes that hold most JPEGs' headers; and the largest image that is read whole to see whether the
-#: codec of its kind takes it.
-_HEAD, _WHOLE = 1 << 16, 1 << 22
 
 
 def open_row(
@@ -114,46 +103,3 @@ def common_size(source: Source, limits: Limits | None) -> tuple[int, int] | None
         sizes.update(zip(*(side.tolist() for side in sizes_of(source, rows, limits)), strict=True))
         at, step = at + step, 4 * step
     return sizes.pop() if len(sizes) == 1 else None
-
-
-def describe_kinds(source: Source, limits: Limits, rows: Any = None) -> str:
-    """Return the share of each kind of image and its decoder among some of ``rows``, in words."""
-    every = np.arange(len(source)) if rows is None else rows
-    chosen = np.ascontiguousarray(every[:: max(1, len(every) // _INSPECTED)])
-    counts: Counter[Foreseen] = Counter()
-    with suppress(FastdataError):  # reading the row raises it
-        images = source.gather(chosen).blobs["image"]
-        for slot, row in enumerate(chosen.tolist()):
-            with suppress(OSError, FastdataError):  # reading the row raises it, too
-                counts[_foresee(source, images, slot, row, limits)] += 1
-    return ", ".join(
-        f"{human_share(count / counts.total())} {seen.kind} "
-        f"({seen.decoder or 'which nothing here decodes'}"
-        + ("" if seen.sure else ", by its kind alone")
-        + ")"
-        for seen, count in counts.most_common()
-    )
-
-
-def _foresee(source: Source, images: BlobColumn, slot: int, row: int, limits: Limits) -> Foreseen:
-    """Return a row's kind and decoder; read no more of it than is needed."""
-    extents, code = images.extents, int(images.encodings[slot])
-    kind = ENCODINGS[code] if code >= 0 else ""
-    if kind == "raw" or (kind and extents.seekable[slot]):
-        return Foreseen(kind, NATIVE)
-    if not source.capabilities.local:
-        return Foreseen(kind, decoder_of(kind), sure=False)
-    if path := extents.path(slot):
-        with open_file(path) as file:
-            size = int(extents.lengths[slot])
-            if size < 0:
-                size = os.fstat(file.fileno()).st_size
-            file.seek(int(extents.offsets[slot]))
-            foreseen = foresee(file.read(min(size, _HEAD)), size, limits)
-        # Whether a codec takes other kinds depends on their checksum.
-        if (foreseen.sure and foreseen.kind.startswith("jpeg")) or size > _WHOLE:
-            return foreseen
-    blob = source.encoded(row)
-    return foresee(
-        blob.data, len(blob.data), limits, trusted=blob.checked, upright=blob.orientation != 0
-    )

@@ -173,7 +173,6 @@ class OrderedBatching(Batching):
 
     @property
     def shuffles(self) -> bool:
-        """See `Batching.shuffles`."""
         own = self.row_sampler is not None or isinstance(self._dataset, Mixture)
         return own or self.order != "sequential"
 
@@ -183,7 +182,6 @@ class OrderedBatching(Batching):
         return len(self._dataset if self.row_sampler is None else self.row_sampler)
 
     def beginning(self, epoch: int, seed: int, rows: int) -> Position:
-        """See `Batching.beginning`."""
         if isinstance(self._dataset, IterableDataset):
             return super().beginning(epoch, seed, rows)
         several = [mixture.plan.fingerprint(epoch) for mixture in mixtures_in(self._dataset)]
@@ -197,7 +195,6 @@ class OrderedBatching(Batching):
         return Position(fingerprint, seed, epoch, number=number, rank=rank, world_size=world_size)
 
     def draw(self, start: Position, samples: int) -> Drawing:
-        """See `Batching.draw`."""
         epoch, number = self._epoch(start), start.number or 0
         if isinstance(self.sampler, ShardedSampler):
             order = self.sampler.order_of(start.seed, number)
@@ -207,7 +204,6 @@ class OrderedBatching(Batching):
         return Drawing(ordered(epoch, order, samples), start.key, len(epoch), among)
 
     def remainder(self, start: Position) -> int:
-        """See `Batching.remainder`."""
         epoch = self._epoch(start)
         return 0 if epoch.drop_last else (epoch.samples - epoch.start) % epoch.step
 
@@ -243,16 +239,13 @@ class PlannedBatching(Batching):
 
     @property
     def shuffles(self) -> bool:
-        """See `Batching.shuffles`."""
         return bool(getattr(self.planned.plan, "shuffle", True))
 
     @property
     def drops_last(self) -> bool:
-        """See `Batching.drops_last`."""
         return self._arguments.drop_last or bool(getattr(self.planned.plan, "drop_last", False))
 
     def beginning(self, epoch: int, seed: int, rows: int) -> Position:
-        """See `Batching.beginning`."""
         own = self.planned.beginning(epoch)
         if not rows:
             return own
@@ -260,13 +253,11 @@ class PlannedBatching(Batching):
         return replace(own, fingerprint=replace(own.fingerprint, digest=digest))
 
     def require(self, position: Position, own: Position, seed: int | None) -> Position:
-        """See `Batching.require`."""
         position = super().require(position, own, own.seed)
         self.planned.plan.require(position.at, position.key)
         return position
 
     def draw(self, start: Position, samples: int) -> Drawing:
-        """See `Batching.draw`."""
         self._check()  # the dataset may have been changed
         rest = self.planned.plan.rest(start.key, start.world_size, start.at)
         return Drawing(rest.batches(start.rank), start.key, len(rest))
@@ -312,7 +303,6 @@ class SampledBatching(Batching):
 
     @property
     def shuffles(self) -> bool:
-        """See `Batching.shuffles`."""
         several = self._rows, self._batch_sampler
         return not isinstance(self._rows, SequentialSampler) and all(
             getattr(one, "shuffle", True) for one in several
@@ -320,7 +310,6 @@ class SampledBatching(Batching):
 
     @property
     def drops_last(self) -> bool:
-        """See `Batching.drops_last`."""
         return bool(getattr(self._batch_sampler, "drop_last", False))
 
     @property
@@ -328,7 +317,6 @@ class SampledBatching(Batching):
         return int(getattr(self._rows, "num_replicas", 1))
 
     def draw(self, start: Position, samples: int) -> Drawing:
-        """See `Batching.draw`."""
         own = self._batch_sampler
         once = _draws_once(own, samples)
         batches = sampled(own, samples, replacing=not once)

@@ -117,7 +117,6 @@ class PrefixDataset(NativeSamples, Dataset[Any]):
         return self._dataset[index] if decoder is None else decoder.samples([index])[0]
 
     def described(self) -> Readable | Unreadable:
-        """See `NativeSamples.described`."""
         return recognise(self._dataset)
 
 

@@ -422,13 +422,8 @@ class DataLoader(Resumable[T], Generic[T]):
         return self._native.counters.stats()
 
     def explain(self) -> str:
-        """Describe which path this loader takes, and why.
-
-        On the native path, also estimate the share of each kind of image and name its decoder, from
-        some of the samples; `stats` counts them.
-        """
-        kinds = "" if self._native is None else self._native.describe_kinds()
-        path = self._resolved.explain(str(self._batching), kinds)
+        """Describe which path this loader takes, and why; `stats` counts kinds and decoders."""
+        path = self._resolved.explain(str(self._batching))
         schedules = self._schedules
         return f"{path}\nschedule: this is epoch {schedules[0].epoch}'s" if schedules else path
 

@@ -11,7 +11,6 @@ import torch
 from torch.utils.data import default_collate
 
 from fastdata import _native
-from fastdata.decode.rows import describe_kinds
 from fastdata.device.transfer import is_asynchronous
 from fastdata.errors import warn
 from fastdata.executors import helper_threads
@@ -71,12 +70,6 @@ class NativePath:
     def __len__(self) -> int:
         """Return the number of samples of the loader's dataset."""
         return self._numbering.n
-
-    def describe_kinds(self) -> str:
-        """The share of each kind of image, and what decodes it, in words; "" without images."""
-        if "image" not in self._fields:
-            return ""
-        return describe_kinds(self.source, self._readable.limits, self._readable.subset)
 
     @property
     def _numbering(self) -> Numbering:

@@ -5,7 +5,6 @@ Inspects only a batch that is delivered anyway, so samples, workers and generato
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -74,11 +73,6 @@ _REMEDIES = {
     "torchvision.datasets.cifar.": _ARRAYS,
     "torchvision.datasets.mnist.": _ARRAYS,
 }
-#: Where datasets keep the folder, or the files, of their images.
-_ROOTS: tuple[Callable[[Any], Any], ...] = (
-    operator.attrgetter("root"),
-    operator.attrgetter("reader.root"),
-)
 
 
 def remedy(dataset: Any, wraps: bool = False) -> str:
@@ -92,9 +86,9 @@ def remedy(dataset: Any, wraps: bool = False) -> str:
 
 
 def _root(dataset: Any) -> str:
-    for get in _ROOTS:
+    for holder in (dataset, getattr(dataset, "reader", None)):
         try:
-            root = get(dataset)
+            root = getattr(holder, "root", None)
         except Exception:  # a dataset's property may raise anything
             continue
         if isinstance(root, (str, os.PathLike)) and os.fspath(root):

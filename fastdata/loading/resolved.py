@@ -80,8 +80,8 @@ class Resolved:
         why = f"{what} needs the native path, which is not taken: {self.reason}"
         return UsageError(why, self.hint)
 
-    def explain(self, order: str, kinds: str = "") -> str:
-        """Describe the path and its reason; ``kinds``: kinds of images, with decoders."""
+    def explain(self, order: str) -> str:
+        """Describe the path and its reason."""
         arguments = self.arguments
         if self.native:
             several = f"{human_count(arguments.num_workers, 'decode thread')} in this process"
@@ -95,8 +95,6 @@ class Resolved:
         if self.hint:
             lines.append(f"for the native path: {self.hint}")
         if self.native:
-            if kinds:
-                lines.append(f"images: {kinds}")
             lines.append(f"order: {order}")
         if arguments.ranks is not None:
             lines.append("sharding: rank {} of {}".format(*arguments.ranks))

@@ -192,7 +192,6 @@ class WeightedSampler(PlannedSampler):
             self._weights = checked[checked > 0]
 
     def order(self, epoch: int) -> Order:
-        """See `PlannedSampler.order`."""
         key = epoch_key(self._seed, epoch)
         if self._replacement:
             return Weighted(len(self), self._weights, key)
@@ -224,7 +223,6 @@ class RepeatSampler(PlannedSampler):
         self._cumulated *= count / self._cumulated[-1]
 
     def order(self, epoch: int) -> Order:
-        """See `PlannedSampler.order`."""
         return Repeated(len(self), self._cumulated, epoch_key(self._seed, epoch))
 
 
@@ -287,7 +285,6 @@ class MPerClassSampler(PlannedSampler):
         self._rows, self._starts = order.astype(np.uint64), np.append(starts, len(classes))
 
     def order(self, epoch: int) -> Order:
-        """See `PlannedSampler.order`."""
         rows, starts = self._rows, self._starts
         return PerClass(
             len(self), rows, starts, self._m, self._classes, epoch, child(self._seed, 0)

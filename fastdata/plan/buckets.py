@@ -97,7 +97,6 @@ class Buckets(Plan):
         return Random(count, own) if self.shuffle else Sequential(count)
 
     def rest(self, key: int, world_size: int = 1, position: Consumed = ()) -> BucketsRest:
-        """See `Plan.rest`."""
         begun, taken = (0,) * len(self.counts), 0
         if position:
             ranks, taken, *done = position
@@ -154,7 +153,6 @@ class BucketsRest(Rest):
         return self.total - self.taken
 
     def batches(self, rank: int) -> Iterator[Drawn]:
-        """See `Rest.batches`."""
         plan, step = self.plan, self.taken
         begun: dict[int, Iterator[Drawn]] = {}
         for part in self._buckets(self.taken, self.total):

@@ -91,7 +91,6 @@ class Packed(Plan):
         return self._counted[1]
 
     def rest(self, key: int, world_size: int = 1, position: Consumed = ()) -> PackedRest:
-        """See `Plan.rest`."""
         return PackedRest(self, key, world_size, *(position[2:] or (0, 0)))
 
     def _fits(self, position: Consumed, key: int) -> bool:
@@ -116,7 +115,6 @@ class PackedRest(Rest):
         return full + (rest > 0 and not self.plan.drop_last)
 
     def batches(self, rank: int) -> Iterator[Drawn]:
-        """See `Rest.batches`."""
         plan, order = self.plan, self.plan.order(self.key)
         ready: deque[tuple[Indices, int, int]] = deque()
         step, window = 0, self.window

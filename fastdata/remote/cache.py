@@ -23,6 +23,7 @@ import re
 import struct
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from fastdata._native import crc32c
@@ -42,6 +43,8 @@ _MAGIC = b"fdpiece1"
 
 #: Most bytes downloaded into a cache at once: more would only delay the first pieces.
 _UNDER_WAY = 64 << 20
+#: Most pieces that a process fills at once, of all datasets: each needs several open files.
+_MOST_FILLS = 32
 #: Seconds between two checks whether another process has filled a piece.
 _POLL = 0.05
 #: Seconds to wait for a process that fills a piece or counts: it may be suspended.
@@ -71,6 +74,7 @@ class PieceCache(RangeCache):
         options: RemoteOptions,
         limit: int | None,
     ) -> None:
+        super().__init__()
         self._base = folder / FOLDER
         self._folder = self._base / f"{id[:24]}-{options.piece_bytes}"
         self._reader = reader
@@ -89,7 +93,6 @@ class PieceCache(RangeCache):
             # In /dev/shm, memory is the limit, not the space that the file system reports.
             limit = (room(self._folder)[0] + self.used) * 9 // 10
         self.limit = limit
-        self._filling: dict[Piece, asyncio.Task[bytes | None]] = {}
         self._slots = asyncio.Semaphore(
             max(1, min(options.concurrency, _UNDER_WAY // options.piece_bytes))
         )
@@ -98,11 +101,9 @@ class PieceCache(RangeCache):
         self._full = False
 
     def counts(self) -> tuple[int, int]:
-        """See `RangeCache.counts`."""
         return self._reads, self._fills
 
     def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
-        """See `RangeCache.pieces`."""
         if start == stop:
             return []
         return [(file, n) for n in range(start // self._piece, (stop - 1) // self._piece + 1)]
@@ -137,7 +138,7 @@ class PieceCache(RangeCache):
                 return data
             if self._full:
                 break
-            whole = await self._filled(piece)
+            whole = await self._once(piece, self._fill)
             if whole is not None:
                 return whole[start:stop]
         begin = piece[1] * self._piece
@@ -146,26 +147,9 @@ class PieceCache(RangeCache):
     async def ensure(self, piece: Piece) -> None:
         """See `RangeCache.ensure`."""
         if not self._full and await asyncio.to_thread(self._bytes_of, piece) is None:
-            await self._filled(piece)
-
-    async def _filled(self, piece: Piece) -> bytes | None:
-        """Fill a piece; return its bytes if this process downloaded them, else None."""
-        task = self._filling.get(piece)
-        if task is None:
-            task = self._reader.loop.create_task(self._fill(piece))
-            self._filling[piece] = task
-            task.add_done_callback(lambda done: self._end(piece, done))
-        # Several may wait for the task; a cancelled one must not cancel it for the others.
-        return await asyncio.shield(task)
-
-    def _end(self, piece: Piece, task: asyncio.Task[bytes | None]) -> None:
-        del self._filling[piece]
-        if not task.cancelled():
-            # The waiter re-raises it; silence asyncio's "never retrieved" warning.
-            task.exception()
+            await self._once(piece, self._fill)
 
     def drop(self, file: FileRef, start: int, stop: int) -> None:
-        """See `RangeCache.drop`."""
         for piece in self.pieces(file, start, stop):
             self._path(piece).unlink(missing_ok=True)
 
@@ -195,13 +179,14 @@ class PieceCache(RangeCache):
         return None
 
     async def _fill(self, piece: Piece) -> bytes | None:
+        """Fill a piece; return its bytes if this process downloaded them, else None."""
         path = self._path(piece)
         partial = path.with_suffix(".partial")
         start = piece[1] * self._piece
         stop = start + self._size(piece)
         end = time.monotonic() + _PATIENCE
         while time.monotonic() < end:
-            async with self._slots:
+            async with self._slots, _fills_on(self._reader.loop):
                 if self._full:
                     return None
                 descriptor = self._lock(partial)
@@ -329,6 +314,12 @@ class PieceCache(RangeCache):
                     if name[1] == "piece":
                         pieces.append((stat.st_mtime, stat.st_size, Path(entry.path)))
         return pieces
+
+
+@cache
+def _fills_on(loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
+    """Return the limit of fills at once; a forked process has another loop."""
+    return asyncio.Semaphore(_MOST_FILLS)
 
 
 def _open_no_link(path: str, flags: int) -> int:

@@ -47,16 +47,16 @@ def open_filesystem(
 
     Args:
         url: ``scheme://…``.
-        storage_options: Options of the driver; ``scheme:option`` for one scheme only. The
-            driver takes missing ones from the environment (for gs, ``STORAGE_EMULATOR_HOST``,
-            ``GOOGLE_APPLICATION_CREDENTIALS``; for any, ``FSSPEC_<SCHEME>_<OPTION>``).
+        storage_options: Options of the driver, which takes missing ones from the environment (for
+            gs, ``STORAGE_EMULATOR_HOST``, ``GOOGLE_APPLICATION_CREDENTIALS``; for any,
+            ``FSSPEC_<SCHEME>_<OPTION>``).
 
     Raises:
         UsageError: The URL is malformed, its driver is missing, or rejects the options.
         RemoteError: The driver's host is unknown.
     """
     scheme = scheme_of(url)
-    options = _options_of(scheme, storage_options or {})
+    options = dict(storage_options or {})
     remember_secrets(options)
     remember_query(url)
     if "::" in url.partition("://")[0] or "://" not in url:
@@ -110,17 +110,6 @@ def _require_host(url: str, fs: fsspec.AbstractFileSystem) -> None:
             ) from None
 
 
-def _options_of(scheme: str, options: StorageOptions) -> dict[str, Any]:
-    """Return the options for a scheme: the general ones, and its own ``scheme:option``."""
-    common = {name: value for name, value in options.items() if ":" not in name}
-    own = {
-        name.partition(":")[2]: value
-        for name, value in options.items()
-        if name.partition(":")[0] == scheme and ":" in name
-    }
-    return common | own
-
-
 def _driver(url: str) -> type[fsspec.AbstractFileSystem]:
     scheme = scheme_of(url)
     from fsspec.registry import get_filesystem_class
@@ -151,25 +140,20 @@ def _make(
     configured = apply_config(driver, options)
     remember_secrets(configured)
     options = {**options, **bounded_options(driver, configured, _CONNECT, STALLED)}
-    defaults: dict[str, Any] = {}
     if scheme in BUCKETS:
         # These drivers log each failure with a traceback; final ones are raised anyway.
-        _quiet(BUCKETS[scheme])
-        defaults["use_listings_cache"] = False  # see what other processes write
-    new = {name: value for name, value in defaults.items() if name not in configured}
+        log = logging.getLogger(BUCKETS[scheme])
+        if not log.handlers:
+            log.addHandler(logging.NullHandler())
+        if "use_listings_cache" not in configured:
+            options["use_listings_cache"] = False  # see what other processes write
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="GCS project not set")
-        made = driver(**new, **options, skip_instance_cache=True)
+        made = driver(**options, skip_instance_cache=True)
     if scheme == "hf":
         # Its files read 5 MiB ahead, of which a range needs little.
         made.cat_file = partial(made.cat_file, cache_type="none")
     return made
-
-
-def _quiet(logger: str) -> None:
-    log = logging.getLogger(logger)
-    if not log.handlers:
-        log.addHandler(logging.NullHandler())
 
 
 def parse_storage_options(texts: tuple[str, ...] | list[str]) -> dict[str, Any]:

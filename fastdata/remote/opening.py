@@ -37,7 +37,6 @@ from fastdata.storage.manifest import (
     FileEntry,
     Manifest,
     PartEntry,
-    PartsError,
     PartsManifest,
     generation_of,
 )
@@ -109,7 +108,6 @@ class FetchedSource(Source):
         return self._present
 
     def start_pass(self, request: PassRequest) -> RemotePass:
-        """See `Source.start_pass`."""
         return RemotePass(self, self.ranges_of, *self.here(), self.options, request)
 
     def here(self) -> tuple[RangeReader, RangeCache | None]:
@@ -269,14 +267,12 @@ class RemoteSource(FetchedSource, IndexedSource):
 
     @property
     def summary(self) -> str:
-        """See `Source.summary`."""
         if self.manifest.groups is not None:
             return super().summary + ", decoded a row group at a time"
         folder = self.cache_folder
         return super().summary + (f", cached in {folder}" if folder else ", by ranges")
 
     def file(self, record: Row, number: int | None) -> str:
-        """See `IndexedSource.file`."""
         return redact(self._ref(record, number).url)
 
     def _ref(self, record: Row, number: int | None) -> FileRef:
@@ -292,7 +288,6 @@ class RemoteSource(FetchedSource, IndexedSource):
         return FileRef(self.files.places[number], self.files.sizes[number], f"{part}{number:06d}")
 
     def ref(self, extents: _native.Extents, slot: int, file: int, stop: int, row: int) -> FileRef:
-        """See `FetchedSource.ref`."""
         if file >= 0:
             return self.shared_file(file)
         query = "" if self._root is None else split_query(self._root)[1]
@@ -319,11 +314,9 @@ class RemoteSource(FetchedSource, IndexedSource):
 
     @property
     def server(self) -> str:
-        """See `FetchedSource.server`."""
         return self.url if is_url(self.url) else self._root or self.files.places[0]
 
     def here(self) -> tuple[RangeReader, RangeCache | None]:
-        """See `FetchedSource.here`."""
         return super().here() if self._whole is None else self._whole.here()
 
     def _cache_of(self, reader: RangeReader) -> RangeCache | None:
@@ -369,31 +362,14 @@ class RemoteParts(FetchedSource, PartsSource):
 
     @property
     def server(self) -> str:
-        """See `FetchedSource.server`."""
         first = self.part(0)
         assert isinstance(first, FetchedSource)
         return self.url if is_url(self.url) else first.server
 
     def ref(self, extents: _native.Extents, slot: int, file: int, stop: int, row: int) -> FileRef:
-        """See `FetchedSource.ref`."""
         part, own = self._place(row)
         assert isinstance(part, FetchedSource)
         return part.ref(extents, slot, file, stop, own)
-
-
-def open_remote(
-    url: str,
-    cache: Cache | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    options: RemoteOptions | None = None,
-    text: bytes | None = None,
-) -> RemoteSource | RemoteParts:
-    """Open a dataset, or an index of parts, behind a URL; see `FetchedSource`."""
-    text = read_manifest(url, storage_options) if text is None else text
-    try:
-        return RemoteSource(url, cache, storage_options, options, text=text)
-    except PartsError as error:
-        return RemoteParts(url, error.manifest, cache, storage_options, options, text)
 
 
 def _reopen(generation: str, *arguments: Any) -> RemoteSource:
@@ -404,10 +380,6 @@ def _reopen(generation: str, *arguments: Any) -> RemoteSource:
 
 
 def _check_cache(cache: Cache, piece_bytes: int) -> None:
-    if cache.path is not None and is_url(cache.path):
-        raise UsageError(
-            f"cache={redact(os.fspath(cache.path))!r} is a URL", "Give a folder of this machine."
-        )
     if cache.bytes is None or (cache.path is None and cache.bytes == 0):
         return
     if cache.path is None:
@@ -428,10 +400,9 @@ def _is_sound(path: Path, entry: FileEntry) -> bool:
         stat = path.lstat()
         state = stat.st_ino, stat.st_size, stat.st_mtime_ns, entry.crc32c
         if _sound.get(path) != state:
-            threads = 1 if stat.st_size < _LARGE else _CHECKING
             if not is_own_file(stat):  # checksums can be forged
                 return False
-            if stat.st_size != entry.size or f"{crc32c_file(path, threads):08x}" != entry.crc32c:
+            if stat.st_size != entry.size or f"{crc32c_file(path, _THREADS):08x}" != entry.crc32c:
                 return False
             _sound[path] = state
     except OSError:  # missing or unreadable: the caller replaces it
@@ -441,8 +412,7 @@ def _is_sound(path: Path, entry: FileEntry) -> bool:
 
 #: Indexes that this process has checked, and their state at that time.
 _sound: dict[Path, tuple[int, int, int, str]] = {}
-_LARGE = 256 << 20  # bytes from which several threads check an index
-_CHECKING = 4
+_THREADS = 4  # that read an index to check it
 
 
 def own_file(url: str, stop: int) -> FileRef:

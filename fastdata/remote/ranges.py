@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from fastdata import _native
 from fastdata._native import crc32c
 from fastdata.errors import FastdataError, OutageError
 from fastdata.storage.source import Source
 
+T = TypeVar("T")
 #: Most bytes between merged neighbours, as a part of the bytes needed.
 _WASTE = 1 / 32
 #: Parts to fetch of samples that are fetched in part, by slot: `_native.Extents.plan_fetches`.
@@ -58,6 +60,26 @@ class RangeCache(ABC):
     limit: int
     used = 0
     peak = 0
+
+    def __init__(self) -> None:
+        self._running: dict[Piece, asyncio.Task[Any]] = {}
+
+    async def _once(self, piece: Piece, work: Callable[[Piece], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of work on a piece, which runs once for all who wait for it."""
+        task = self._running.get(piece)
+        if task is None:
+            task = self._running[piece] = asyncio.get_running_loop().create_task(work(piece))
+
+            def end(done: asyncio.Task[Any]) -> None:
+                del self._running[piece]
+                if not done.cancelled():
+                    # The waiter re-raises it; silence asyncio's "never retrieved" warning.
+                    done.exception()
+
+            task.add_done_callback(end)
+        # A cancelled waiter must not cancel it for the others.
+        result: T = await asyncio.shield(task)
+        return result
 
     @abstractmethod
     def counts(self) -> tuple[int, int]:

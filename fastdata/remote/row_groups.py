@@ -137,17 +137,16 @@ class RowGroups(RangeCache):
     only = True
 
     def __init__(self, tables: Mapping[str, ColumnGroups], reader: RangeReader, limit: int) -> None:
+        super().__init__()
         self.limit = limit
         self.used = self.peak = self._reads = self._decoded = 0
         self._tables, self._reader = tables, reader
         self._clock = count()
         self._held: dict[Piece, _DecodedGroup] = {}
         self._damaged: dict[Piece, DatasetError] = {}
-        self._decoding: dict[Piece, asyncio.Task[_DecodedGroup]] = {}
         self._slots = asyncio.Semaphore(_DECODING)
 
     def counts(self) -> tuple[int, int]:
-        """See `RangeCache.counts`."""
         return self._reads, self._decoded
 
     def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
@@ -158,7 +157,6 @@ class RowGroups(RangeCache):
         return [(file, table.group_of(start >> VALUE_BITS))]
 
     def read_present(self, file: FileRef, start: int, stop: int) -> bytes | None:
-        """See `RangeCache.read_present`."""
         for piece in self.pieces(file, start, stop):
             group = self._held.get(piece)
             if group is not None:
@@ -177,7 +175,6 @@ class RowGroups(RangeCache):
         await self._group(piece)
 
     def drop(self, file: FileRef, start: int, stop: int) -> None:
-        """See `RangeCache.drop`."""
         for piece in self.pieces(file, start, stop):
             self._forget(piece)
 
@@ -194,25 +191,18 @@ class RowGroups(RangeCache):
         group = self._held.get(piece)
         if group is not None:
             return group
-        task = self._decoding.get(piece)
-        if task is None:
-            task = self._decoding[piece] = self._reader.loop.create_task(self._decode(piece))
-            task.add_done_callback(lambda done: self._end(piece, done))
-        # Several may wait for the task; a cancelled one must not cancel it for the others.
-        return await asyncio.shield(task)
-
-    def _end(self, piece: Piece, task: asyncio.Task[_DecodedGroup]) -> None:
-        del self._decoding[piece]
-        error = None if task.cancelled() else task.exception()
-        if type(error) in (CorruptionError, DatasetError):
-            assert isinstance(error, DatasetError)
-            self._damaged[piece] = error  # decode it once, not for each row
+        return await self._once(piece, self._decode)
 
     async def _decode(self, piece: Piece) -> _DecodedGroup:
         file, number = piece
         table = self._tables[file.url]
         async with self._slots:
-            values = await asyncio.to_thread(table.decode, number)
+            try:
+                values = await asyncio.to_thread(table.decode, number)
+            except DatasetError as error:
+                if type(error) in (CorruptionError, DatasetError):
+                    self._damaged[piece] = error  # decode it once, not for each row
+                raise
             size = values.get_total_buffer_size()
             oldest = sorted(self._held, key=lambda held: self._held[held].used)
             for held in oldest[: max(len(oldest) + 1 - _LEAST, 0)]:

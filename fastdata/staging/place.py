@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import DatasetError, UsageError
+from fastdata.remote.manifests import read_manifest
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.patterns import absolute, is_pattern
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.first_use import indexed, is_indexed_here
 from fastdata.staging.staged import Original, note_of_copy
 from fastdata.storage.cache import Cache
+from fastdata.storage.manifest import PartsError
 from fastdata.storage.packed import noted
 from fastdata.storage.parts import open_local
 from fastdata.storage.source import Source
@@ -65,11 +67,6 @@ class DatasetPlace:
 
     def require_local_options(self) -> None:
         """Raise `UsageError` for options that apply to URLs alone."""
-        if self.cache is not None and self.cache.path is not None and is_url(self.cache.path):
-            raise UsageError(
-                f"cache={redact(os.fspath(self.cache.path))!r} is a URL",
-                "Give a place on this machine.",
-            )
         if self.storage_options is not None or self._remote is not None:
             raise UsageError(
                 f"{self.path}: storage_options= and remote= are for URLs", "Leave them out."
@@ -88,6 +85,11 @@ class DatasetPlace:
         return self._open_remote(str(folder))
 
     def _open_remote(self, url: str, text: bytes | None = None) -> Source:
-        from fastdata.remote.opening import open_remote  # not needed for local datasets
+        from fastdata.remote.opening import RemoteParts, RemoteSource  # not for local datasets
 
-        return open_remote(url, self.cache, self.storage_options, self._remote, text)
+        access = self.cache, self.storage_options, self._remote
+        text = read_manifest(url, self.storage_options) if text is None else text
+        try:
+            return RemoteSource(url, *access, text=text)
+        except PartsError as error:
+            return RemoteParts(url, error.manifest, *access, text)

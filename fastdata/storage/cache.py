@@ -26,7 +26,7 @@ class Cache:
             tenths of the free space, or for no limit. 0 for no seek points.
 
     Raises:
-        UsageError: ``bytes`` is not a whole number from 0.
+        UsageError: ``bytes`` is not a whole number from 0, or ``path`` is a URL.
     """
 
     path: str | os.PathLike[str] | None = None
@@ -35,7 +35,9 @@ class Cache:
     def __post_init__(self) -> None:
         if self.bytes is not None and (type(self.bytes) is not int or self.bytes < 0):
             raise UsageError(f"Cache(bytes={self.bytes!r})", "Give a number of bytes from 0.")
-        if self.path is not None and "://" not in os.fspath(self.path):
+        if self.path is not None:
+            if "://" in os.fspath(self.path):
+                raise UsageError("cache= is a URL", "Give a folder of this machine.")
             object.__setattr__(self, "path", os.path.join(working_folder(), self.path))
 
 

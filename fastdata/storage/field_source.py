@@ -29,23 +29,18 @@ class FieldSource(Source):
 
     @property
     def classes(self) -> Sequence[str]:
-        """Names of classes."""
         return self._source.classes
 
     def is_fetched(self, row: int) -> bool:
-        """See `Source.is_fetched`."""
         return self._source.is_fetched(row)
 
     def key(self, row: int) -> str:
-        """See `Source.key`."""
         return self._source.key(row)
 
     def describe(self, row: int) -> str:
-        """See `Source.describe`."""
         return f"{self._source.describe(row)}, its {self.name}"
 
     def problem(self, row: int, detail: str, code: str = "", hint: str = "") -> FastdataError:
-        """See `Source.problem`."""
         return self._source.problem(row, f"its {self.name}: {detail}", code, hint)
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
@@ -57,13 +52,10 @@ class FieldSource(Source):
         return blob
 
     def column(self, field: str, rows: Rows | None = None) -> Column:
-        """See `Source.column`."""
         return self._source.column(field, rows)
 
     def table_of(self, field: str = "image") -> ExtentTable | None:
-        """See `Source.table_of`."""
         return self._source.table_of(self.name)
 
     def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
-        """See `Source.gather`."""
         return Gathered({"image": self._source.gather(rows, [self.name]).blobs[self.name]}, {})

@@ -55,12 +55,6 @@ def is_too_many(error: OSError) -> bool:
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
-def code_of(error: OSError | ValueError) -> str:
-    """Return the core's code for a file that cannot be read."""
-    too_many = isinstance(error, OSError) and is_too_many(error)
-    return "too_many_files" if too_many else "file_unreadable"
-
-
 def remedy(error: OSError, hint: str) -> str:
     """Return the hint for a file that cannot be read: ``hint``, unless too many are open."""
     return MORE_FILES if is_too_many(error) else hint

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence, Set
 from functools import partial
@@ -81,7 +80,6 @@ class JoinedSource(Source):
             start = end
 
     def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
-        """See `Source.gather`."""
         slots, gathered = [], []
         for part, where, numbers in self._split(rows):
             slots.append(where)
@@ -96,7 +94,6 @@ class JoinedSource(Source):
         return Gathered(blobs, columns)
 
     def column(self, field: str, rows: Rows | None = None) -> Column:
-        """See `Source.column`."""
         if rows is None:
             parts = map(self.part, range(len(self._starts) - 1))
             return join_columns([part.column(field) for part in parts])
@@ -105,16 +102,13 @@ class JoinedSource(Source):
         return join_columns([part.column(field, numbers) for part, _, numbers in split], order)
 
     def start_pass(self, request: PassRequest) -> Any:
-        """See `Source.start_pass`."""
         return None if self.capabilities.local else JoinedPass(self._parts, self._starts, request)
 
     def is_fetched(self, row: int) -> bool:
-        """See `Source.is_fetched`."""
         part, number = self._place(row)
         return part.is_fetched(number)
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
-        """See `Source.encoded`."""
         part, number = self._place(row)
         return part.encoded(number, field, data)
 
@@ -129,36 +123,31 @@ class JoinedSource(Source):
         return part.describe(number)
 
     def problem(self, row: int, detail: str, code: str = "", hint: str = "") -> FastdataError:
-        """See `Source.problem`."""
         part, number = self._place(row)
         return part.problem(number, detail, code, hint)
 
     def resized(self, rows: Rows, measured: Measured) -> None:
-        """See `Source.resized`."""
         for part, slots, numbers in self._split(rows):
             own = (None if array is None else array[slots] for array in measured)
             part.resized(numbers, Measured(*own))  # type: ignore[arg-type]
 
     def declined(self, row: int, code: str) -> None:
-        """See `Source.declined`."""
         part, number = self._place(row)
         part.declined(number, code)
 
     def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
-        """See `Source.built`."""
         for row, entry in tables:
             part, number = self._place(row)
             part.built([(number, entry)])
 
     def end_epoch(self) -> None:
-        """See `Source.end_epoch`."""
         for part in self._parts:
             part.end_epoch()
 
 
 def _joined(count: int, slots: Sequence[Rows], parts: Sequence[BlobColumn]) -> BlobColumn:
     """Return the rows of several sources as one column; ``slots`` are theirs in it."""
-    extents = _native.Extents.join(count, [one.extents for one in parts], slots)
+    extents = _native.Extents.join(count, [one.extents for one in parts], [*slots])
     order = np.argsort(np.concatenate(slots))
     arrays = {
         array: np.concatenate([getattr(one, array) for one in parts])[order]
@@ -288,11 +277,8 @@ class JoinedFetch:
         self._parts = parts
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait at most ``timeout`` seconds; return whether all arrived or failed."""
-        end = None if timeout is None else time.monotonic() + timeout
-        for _, fetch in self._parts:
-            fetch.wait(None if end is None else max(0.0, end - time.monotonic()))
-        return self.done()
+        """Wait at most ``timeout`` seconds for one; return whether all arrived or failed."""
+        return all(fetch.wait(timeout) for _, fetch in self._parts)
 
     def done(self) -> bool:
         """Return whether all arrived or failed."""

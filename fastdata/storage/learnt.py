@@ -239,7 +239,6 @@ class LearningSource(Source):
             self._learnt.drop(int(self._images_of(np.array([row]))[0]))
 
     def built(self, tables: Sequence[tuple[int, Stamped]]) -> None:
-        """See `Source.built`."""
         if self._learnt is not None:
             numbers = self._images_of(np.array([row for row, _ in tables])).tolist()
             self._learnt.put(

@@ -122,7 +122,6 @@ class UnindexedSource(LearningSource):
         self._orientations[rows] = -1 if orientations is None else orientations
 
     def declined(self, row: int, code: str) -> None:
-        """See `Source.declined`."""
         if code in NOT_NATIVE:
             self._pillow.add(row)
         super().declined(row, code)
@@ -153,12 +152,10 @@ class FilesSource(UnindexedSource):
 
     @property
     def classes(self) -> Sequence[str]:
-        """Names of classes."""
         return self._listing.classes
 
     @property
     def summary(self) -> str:
-        """See `Source.summary`."""
         return f"{type(self._listing).__name__} of {human_count(len(self), 'file')}"
 
     def key(self, row: int) -> str:
@@ -177,18 +174,15 @@ class FilesSource(UnindexedSource):
         return repr((os.path.realpath(self.location), count, some)), count
 
     def describe(self, row: int) -> str:
-        """See `Source.describe`."""
         return f"{self.path(row)}: sample {row}"
 
     def column(self, field: str, rows: Rows | None = None) -> npt.NDArray[np.int64]:
-        """See `Source.column`."""
         self.field(field, ("column",))
         samples = self._listing.samples
         chosen = samples if rows is None else [samples[row] for row in rows.tolist()]
         return np.array([label for _, label in chosen], np.int64)
 
     def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
-        """See `Source.gather`."""
         samples = self._listing.samples
         chosen = [samples[row] for row in rows.tolist()]
         images = self._images(rows, [os.path.join(self._base, path) for path, _ in chosen])
@@ -198,6 +192,5 @@ class FilesSource(UnindexedSource):
         return Gathered({"image": images}, columns)
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
-        """See `Source.encoded`."""
         self.field(field, BLOBS)
         return self._file(row, self.path(row)) if data is None else self._turned(data)

@@ -257,7 +257,7 @@ class Manifest:
 class PartEntry:
     """One part of an index, a folder below it.
 
-    Counts are of its samples; ``files`` and ``file_bytes`` of its archives or tables.
+    Counts are of its samples; ``files`` of its archives or tables.
     """
 
     name: str
@@ -265,15 +265,13 @@ class PartEntry:
     skipped: int
     blob_bytes: int
     files: int
-    file_bytes: int
     generation: str
 
     @classmethod
     def of(cls, name: str, manifest: Manifest) -> PartEntry:
         """Return the entry of a dataset that becomes a part."""
         counts = manifest.samples, manifest.skipped, manifest.blob_bytes, manifest.blob_files
-        size = sum(entry.size for entry in manifest.files if not entry.crc32c)
-        return cls(name, *counts, size, manifest.generation)
+        return cls(name, *counts, manifest.generation)
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> PartEntry:
@@ -281,7 +279,7 @@ class PartEntry:
         part = cls(**_known(cls, entry))
         if not isinstance(part.name, str) or not PART.fullmatch(part.name):
             raise ValueError(f"a part's name is {part.name!r}")
-        for name in ("samples", "skipped", "blob_bytes", "files", "file_bytes"):
+        for name in ("samples", "skipped", "blob_bytes", "files"):
             _require_count(f"{name} of {part.name}", getattr(part, name))
         return part
 

@@ -180,16 +180,13 @@ class IndexedSource(LearningSource):
 
     @property
     def classes(self) -> Sequence[str]:
-        """Names of classes."""
         return self.manifest.classes
 
     @property
     def summary(self) -> str:
-        """See `Source.summary`."""
         return f"{super().summary} in {self.manifest.container}"
 
     def table_of(self, field: str = "image") -> ExtentTable:
-        """See `Source.table_of`."""
         upright = self._turns(field)
         table = self._tables.get((field, upright))
         if table is None:
@@ -224,11 +221,9 @@ class IndexedSource(LearningSource):
             raise explained(self, error) from None
 
     def problem(self, row: int, detail: str, code: str = "", hint: str = "") -> FastdataError:
-        """See `Source.problem`."""
         return explained(self, super().problem(row, detail, code, hint))
 
     def generation_now(self) -> str:
-        """See `Source.generation_now`."""
         return generation_in(self.location)
 
     def _turns(self, field: str) -> bool:
@@ -248,7 +243,6 @@ class IndexedSource(LearningSource):
         return index
 
     def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
-        """See `Source.gather`."""
         blobs: dict[str, BlobColumn] = {}
         columns: dict[str, Column] = {}
         if "image" in fields or "label" in fields:
@@ -265,7 +259,6 @@ class IndexedSource(LearningSource):
         return Gathered(blobs, columns)
 
     def column(self, field: str, rows: Rows | None = None) -> Column:
-        """See `Source.column`."""
         nullable = self.field(field, ("column",)).nullable
         with self._guard():
             if field != "label":
@@ -338,17 +331,14 @@ class IndexedSource(LearningSource):
             )
 
     def key(self, row: int) -> str:
-        """See `Source.key`."""
         return self.row(row).key
 
     def describe(self, row: int) -> str:
-        """See `Source.describe`."""
         record = self.row(row)
         file = self.file(record, row)
         return f"{self.location}: sample {row} ({printable(record.key)}) in {file}"
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
-        """See `Source.encoded`."""
         record = self.row(row, field)
         if data is None:
             with self._guard():
@@ -453,13 +443,11 @@ class PackedSource(IndexedSource):
         return Index(self.location / entry.name, rows, self.generation)
 
     def file(self, record: Row, number: int | None) -> Path:
-        """See `IndexedSource.file`."""
         own = self._own_path(record, number)
         files = self.files
         return Path(files.places[record.file] if own is None else f"{files.root}/{own}")
 
     def read(self, records: Sequence[Row], number: int | None) -> list[bytes]:
-        """See `IndexedSource.read`."""
         return [self._read_blob(record, number) for record in records]
 
     def _read_blob(self, record: Row, number: int | None) -> bytes:

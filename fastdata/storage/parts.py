@@ -56,7 +56,6 @@ class PartsSource(JoinedSource):
 
     @property
     def summary(self) -> str:
-        """See `Source.summary`."""
         samples = count_samples(len(self), self.classes)
         return f"{samples} in {self.manifest.container}, {len(self.manifest.parts):,} parts"
 
@@ -72,7 +71,6 @@ class PartsSource(JoinedSource):
         return sizes.pop() if sizes else None
 
     def part(self, number: int) -> IndexedSource:
-        """See `JoinedSource.part`."""
         part = self._opened(number)
         part.upright = self.upright
         return part
@@ -99,7 +97,6 @@ class PartsSource(JoinedSource):
         return PackedSource(folder, manifest)
 
     def generation_now(self) -> str:
-        """See `Source.generation_now`."""
         return generation_in(self.location)
 
     def row(self, number: int) -> Row:

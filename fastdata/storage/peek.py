@@ -83,8 +83,12 @@ def peek(place: str | os.PathLike[str]) -> Peek:
     ):
         if any(re.fullmatch(wanted, name) for name in names):
             return _source(kind, what, named)
-    if any(name.endswith(".arrow") for name in files):
-        return Peek("Arrow files", f"fastdata convert arrow --root {named}", kind="arrow")
+    for kind, what, names, wanted in (
+        ("arrow", "Arrow files", files, r".*\.arrow"),
+        ("lmdb", "an LMDB", files | folders, r".*\.(mdb|lmdb)|.*_lmdb"),
+    ):
+        if any(re.fullmatch(wanted, name) for name in names):
+            return Peek(what, f"fastdata convert {kind} --root {named}", kind=kind)
     if is_file and re.fullmatch(r".*\.(tar\.\w+|tgz)", path.name):
         return Peek("a compressed tar, of which no single sample can be read", f"gunzip {named}")
     if lower and lower <= _SPLITS:

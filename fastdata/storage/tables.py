@@ -50,7 +50,6 @@ class TableSource(UnindexedSource):
 
     @property
     def classes(self) -> Sequence[str]:
-        """Names of classes."""
         return self._rows.classes
 
     def __len__(self) -> int:
@@ -58,12 +57,10 @@ class TableSource(UnindexedSource):
 
     @property
     def summary(self) -> str:
-        """See `Source.summary`."""
         return f"{super().summary} in a table"
 
     @property
     def image_size(self) -> tuple[int, int] | None:
-        """See `Source.image_size`."""
         return self._rows.size
 
     def _images_of(self, rows: Rows) -> Rows:
@@ -88,7 +85,6 @@ class TableSource(UnindexedSource):
         return f"{place}" if path is None else f"{place}:{path}"
 
     def describe(self, row: int) -> str:
-        """See `Source.describe`."""
         place = self._place(row)
         ends = list(accumulate(count for count, _ in self._rows.files))
         number = bisect_right(ends, place)
@@ -101,7 +97,6 @@ class TableSource(UnindexedSource):
         return f"{self.location}: sample {row} ({printable(key)}){where}"
 
     def gather(self, rows: Rows, fields: Sequence[str] = ("image",)) -> Gathered:
-        """See `Source.gather`."""
         blobs, columns = {}, {}
         for name in fields:
             if self.field(name).kind not in BLOBS:
@@ -120,7 +115,6 @@ class TableSource(UnindexedSource):
         return Gathered(blobs, columns)
 
     def encoded(self, row: int, field: str = "image", data: bytes | None = None) -> Blob:
-        """See `Source.encoded`."""
         self.field(field, BLOBS)
         raw = self._rows.size if field == "image" else None
         if data is not None:

@@ -12,7 +12,7 @@ one number of 64 bits (a view), if anything is random. ``torch.manual_seed`` gov
 calling them needs torch.
 
 A transform is one class: its fields, its checks, the size it leaves, its nodes in the core's
-program, its words. `fastdata.transforms.compile` makes programs of pipelines.
+program. `fastdata.transforms.compile` makes programs of pipelines.
 """
 
 from fastdata.transforms.base import Transform

@@ -22,9 +22,6 @@ MOVED = ("boxes", "points", "mask", "outlines")
 #: Why a step cannot follow a target that is `Target.settled`.
 CONVERTED = "boxes or key points are converted before it, to other numbers than those in the core"
 
-#: Value of an optional target in a sample that lacks it.
-ABSENT = object()
-
 
 @dataclass(frozen=True)
 class Target:
@@ -32,14 +29,12 @@ class Target:
 
     Attributes:
         kind: One of `MOVED`; ``geometry``; or ``values``, tensors that no transform changes but for
-            leaving out the entries of boxes; or ``objects``, which are delivered as they are.
+            leaving out the entries of boxes.
         format: Of boxes: one of `fastdata.storage.fields.BOXES`; after `RELATIVE` of that module,
             shares of the sides.
         dtype: Name of the torch dtype that it is converted to; "": none.
         sanitised: How many `SanitizeBoundingBoxes`, from the first on, leave out its entries.
         pure: Whether it is a plain tensor, which transforms leave as it is.
-        whole: Of boxes: the column that says of which samples they are whole numbers; "": of none.
-        optional: Whether a sample's dict lacks it where its value is null, or `ABSENT`.
     """
 
     kind: str
@@ -47,16 +42,11 @@ class Target:
     dtype: str = ""
     sanitised: int = 0
     pure: bool = False
-    whole: str = ""
-    optional: bool = False
 
     @property
     def settled(self) -> bool:
         """Whether it is converted so that later steps would compute with other numbers."""
-        if self.whole and (self.dtype or self.format != "xyxy"):
-            return True
-        exact = self.kind not in ("boxes", "points") or self.dtype in ("", "float32", "float64")
-        return not exact
+        return self.kind in ("boxes", "points") and self.dtype not in ("", "float32", "float64")
 
     def converted(self, tensor: Any) -> Any:
         """Return a tensor of it in the dtype that it is delivered in."""
@@ -117,10 +107,7 @@ class Joint:
     def sample(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return a sample of this form, of its fields' values by name."""
         made: tuple[Any, ...] = mapped(self.form, values.__getitem__)
-        if not any(one.optional for one in self.targets.values()):
-            return made
-        image, target = made
-        return image, {name: one for name, one in target.items() if one is not ABSENT}
+        return made
 
 
 class Moved(NamedTuple):
@@ -134,7 +121,6 @@ class Moved(NamedTuple):
         points: float32, (K, 2): as many as there were.
         point_offsets: As ``offsets``, of the points.
         sizes: int32, (N, 2): width and height of each image; 1 where the program does not fit.
-        whole: bool, (N,): whether its boxes are whole numbers.
         source_sizes: int32, (N, 2): width and height of each image before.
         matrices: float64, (N, 3, 3): from coordinates before to those after.
     """
@@ -146,7 +132,6 @@ class Moved(NamedTuple):
     points: npt.NDArray[np.float32]
     point_offsets: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int32]
-    whole: npt.NDArray[np.bool_]
     source_sizes: npt.NDArray[np.int32]
     matrices: npt.NDArray[np.float64]
 
@@ -177,7 +162,6 @@ class Moved(NamedTuple):
             np.concatenate(points),
             offsets(points),
             np.concatenate([self.sizes, other.sizes])[order],
-            np.concatenate([self.whole, other.whole])[order],
             np.concatenate([self.source_sizes, other.source_sizes])[order],
             np.concatenate([self.matrices, other.matrices])[order],
         )

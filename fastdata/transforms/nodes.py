@@ -178,10 +178,6 @@ class MixedSteps(Holder):
     concentration: float
     how: int
 
-    @property
-    def words(self) -> str:
-        return f"a mixture of {self.either(' | ')}"
-
     def emit(self, tree: Builder) -> None:
         with tree.node("mix", concentration=self.concentration, mixing=self.how):
             tree.apart(self.transforms)

@@ -178,10 +178,6 @@ class AugMix(_Policy):
                 "AugMix: interpolation 'bicubic' is not one for tensors.", "Give 'bilinear'."
             )
 
-    @property
-    def words(self) -> str:
-        return f"AugMix ({self.mixture_width} chains of severity {self.severity})"
-
     def emit(self, tree: Builder) -> None:
         depths = [self.chain_depth] if self.chain_depth > 0 else [1, 2, 3]
         with (

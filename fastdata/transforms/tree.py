@@ -175,7 +175,7 @@ class Builder:
         if isinstance(value, Number):
             return value
         if isinstance(value, Sequence):
-            return Number("entries", **self._listed(value))
+            return Number("entries", **self._listed([float(one) for one in value]))
         return Number("constant", a=float(value))
 
     def grayscale(self, channels: int | None = None) -> None:
@@ -275,7 +275,7 @@ class Builder:
     def _listed(self, entries: Sequence[float]) -> dict[str, Any]:
         """Add a table; return where it is."""
         first = len(self._tables)
-        self._tables += map(float, entries)
+        self._tables += entries
         return {"first": first, "entries": len(entries)}
 
     def filter(self, interpolation: str | Sequence[str]) -> Number | float:

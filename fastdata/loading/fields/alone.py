@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,12 +25,13 @@ if TYPE_CHECKING:
     from fastdata.transforms.recipe import Program
 
 
+@dataclass
 class DeclinedSample:
     """Image of a batch that the core declined.
 
     It writes every view of the image to the image's slot, in any thread.
 
-    Args:
+    Attributes:
         source: The images.
         row: The image's number in it.
         limits: Pixels and scans that decoding may cost.
@@ -40,22 +42,17 @@ class DeclinedSample:
         data: The image's bytes, if they were fetched.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        row: int,
-        limits: Limits,
-        slot: int,
-        draw: Draw,
-        views: list[BatchMemory],
-        extents: _native.Extents,
-        data: bytes | None,
-    ) -> None:
-        self._source, self._row, self._limits, self._slot = source, row, limits, slot
-        self._draw, self._views, self._extents, self._data = draw, views, extents, data
+    source: Source
+    row: int
+    limits: Limits
+    slot: int
+    draw: Draw
+    views: list[BatchMemory]
+    extents: _native.Extents
+    data: bytes | None
 
     def decode(self, verdict: Verdict) -> Outcome:
-        """Decode it without its seek points or by the codec table, as the core's verdict says."""
+        """Decode it without its seek points or by `Encoded`, as the core's verdict says."""
         step = verdict.step()
         if step is FallbackStep.WITHOUT_TABLE:
             again = self._by_core()
@@ -65,11 +62,11 @@ class DeclinedSample:
         if step is not FallbackStep.CODEC:
             return Outcome(verdict, self._error(verdict))
         try:
-            image = open_row(self._source, self._row, self._limits, self._data)
+            image = open_row(self.source, self.row, self.limits, self.data)
             try:
                 self._crop(image)
             except SampleError as error:
-                raise self._source.problem(self._row, error.what) from None
+                raise self.source.problem(self.row, error.what) from None
         except FastdataError as error:
             better = verdict.is_damage and isinstance(error, SampleError)
             return Outcome(verdict, self._error(verdict) if better else without_frames(error))
@@ -77,23 +74,23 @@ class DeclinedSample:
 
     def _by_core(self) -> Verdict | None:
         """Decode it natively without its seek points; return why that failed, if it did."""
-        data, slot = self._data, self._slot
+        data, slot = self.data, self.slot
         try:
             if data is None:
-                data = self._extents.read(slot, check=True)
-        except (OSError, ValueError):  # its file was removed meanwhile: the codec table says so
+                data = self.extents.read(slot, check=True)
+        except (OSError, ValueError):  # its file was removed meanwhile: `Encoded` says so
             return Verdict()
         options: dict[str, Any] = {
-            "orientations": self._extents.orientations[slot : slot + 1].copy(),
-            "max_scans": self._limits.most_scans,
+            "orientations": self.extents.orientations[slot : slot + 1].copy(),
+            "max_scans": self.limits.most_scans,
         }
-        verdict = decode_one(data, self._renderings(self._draw.of(slot)), **options)
+        verdict = decode_one(data, self._renderings(self.draw.of(slot)), **options)
         if verdict is None:
-            self._data = data
+            self.data = data
         return verdict
 
     def _error(self, verdict: Verdict) -> FastdataError:
-        return self._source.problem(self._row, verdict.detail, verdict.code)
+        return self.source.problem(self.row, verdict.detail, verdict.code)
 
     def _crop(self, image: Encoded) -> None:
         """Write the image's crops; decode no more of it than they need."""
@@ -112,15 +109,15 @@ class DeclinedSample:
 
         Raise UsageError if a crop does not fit into the image.
         """
-        drawn = self._draw.of(self._slot)
+        drawn = self.draw.of(self.slot)
         if (image.width, image.height) == drawn.size:
             return drawn
         sides = np.array([image.width], np.int32), np.array([image.height], np.int32)
-        self._source.resized(np.array([self._row]), Measured(*sides))
-        drawn = self._draw.again(self._slot, image.width, image.height)
+        self.source.resized(np.array([self.row]), Measured(*sides))
+        drawn = self.draw.again(self.slot, image.width, image.height)
         for program, cut in zip(drawn.programs, drawn.cuts, strict=True):
             if small := program.too_small(cut):
-                raise too_small(self._source, self._row, small[0])
+                raise too_small(self.source, self.row, small[0])
         return drawn
 
     def _renderings(self, drawn: SlotDraw) -> list[_native.Rendering]:
@@ -137,7 +134,7 @@ class DeclinedSample:
 
     def _room(self, view: int, program: Program, drawn: SlotDraw) -> Any:
         """Return the image's place in a view; new memory if its size was not known before."""
-        memory, slot = self._views[view], self._slot
+        memory, slot = self.views[view], self.slot
         if not program.one_size:
             size = drawn.output_size(view)
             if memory.array[slot].shape[1::-1] != size:

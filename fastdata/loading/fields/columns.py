@@ -34,7 +34,6 @@ from fastdata.storage.columns import (
 )
 from fastdata.storage.fields import LABEL, Field
 from fastdata.storage.source import Column
-from fastdata.transforms.joint import ABSENT
 
 if TYPE_CHECKING:
     from fastdata.loading.fields.targets import TargetReader
@@ -86,7 +85,6 @@ class ColumnField(BatchField):
         return delivered(self.column(batch), self.field)
 
     def patch(self, batch: Batch, other: Batch, to: list[int], good: list[int]) -> None:
-        """See `BatchField.patch`."""
         order = np.arange(len(batch))
         order[to] = len(order) + np.array(good, np.int64)
         columns = [self.column(batch), self.column(other)]
@@ -97,7 +95,6 @@ class ColumnField(BatchField):
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def begin(self, batch: Batch, state: Any) -> None:
-        """See `BatchField.begin`."""
         state.task = self._thread.submit(self._read, batch.planned.indices)
         state.after(self.reading(batch), self._take)
 
@@ -128,7 +125,6 @@ class LabelField(ColumnField):
         return self._context.readable.target(int(batch.planned.indices[slot]), label)
 
     def begin(self, batch: Batch, state: Any) -> None:
-        """See `BatchField.begin`."""
         if not self._with_images:
             super().begin(batch, state)
 
@@ -189,7 +185,7 @@ def _read_column(column: Callable[[Rows], Column], rows: Rows) -> _Values:
 def delivered(column: Column, stored: Field) -> Any:
     """Return a column of a batch as delivered; a list if it has nulls anywhere in the dataset."""
     if isinstance(column, np.ndarray) and column.dtype == object:
-        return [None if one is ABSENT else one for one in column.tolist()]
+        return column.tolist()
     if isinstance(column, np.ndarray):
         # A view of a file's memory may not be written to.
         return torch.from_numpy(column if column.flags.writeable else column.copy())
@@ -220,13 +216,11 @@ class BlobField(EncodedField):
         return self._context.collate(values) if self._context.as_torch else values
 
     def patch(self, batch: Batch, other: Batch, to: list[int], good: list[int]) -> None:
-        """See `BatchField.patch`."""
         values, theirs = batch.states[self].values, other.states[self].values
         for slot, at in zip(to, good, strict=True):
             values[slot] = theirs[at]
 
     def begin(self, batch: Batch, state: Any) -> None:
-        """See `BatchField.begin`."""
         self._gather(batch, state)
         extents = state.blobs.extents
         state.present = (extents.lengths != 0) | (extents.offsets != 0)

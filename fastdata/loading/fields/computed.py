@@ -29,7 +29,8 @@ class NumberField(BatchField):
         return torch.from_numpy(self._numbers(batch.planned).copy())
 
     def _values(self, batch: Batch) -> list[Any]:
-        return self._numbers(batch.planned).tolist()
+        numbers: list[int] = self._numbers(batch.planned).tolist()
+        return numbers
 
 
 class KeyField(BatchField):

@@ -123,7 +123,6 @@ class StoredImages(BatchField):
         return batch.states[self].samples
 
     def begin(self, batch: Batch, state: Any) -> None:
-        """See `BatchField.begin`."""
         state.samples = list(map(self._open, batch.planned.indices.tolist()))
         if self._reader is not None:
             parts: Any = [(_AS_STORED, slice(None))]

@@ -62,7 +62,6 @@ class Futures(Jobs):
     """Tasks of an executor (`concurrent.futures.Future`) as one job; the collection may grow."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """See `Job.wait`."""
         return not wait(self._jobs, timeout).not_done
 
 

@@ -101,6 +101,7 @@ class ImageField(EncodedField):
     ) -> None:
         super().__init__(name, context, source)
         self._recipes, self._reader, self._moved = recipes, reader, moved
+        self._stride = source.capabilities.stride
         self._table = source.table_of() if source.capabilities.local else None
         first = name == "image"
         self._columns = [one.name for one in source.fields if first and one == LABEL]
@@ -150,12 +151,10 @@ class ImageField(EncodedField):
         return recipe.finish(views) if recipe.joint is None else recipe.image(views)
 
     def clear(self, batch: Batch, slots: list[int]) -> None:
-        """See `BatchField.clear`."""
         for memory in batch.states[self].views:
             memory.clear(slots)
 
     def patch(self, batch: Batch, other: Batch, to: list[int], good: list[int]) -> None:
-        """See `BatchField.patch`."""
         super().patch(batch, other, to, good)
         state, theirs = batch.states[self], other.states[self]
         for memory, new in zip(state.views, theirs.views, strict=True):
@@ -163,7 +162,6 @@ class ImageField(EncodedField):
         state.draw.patch(theirs.draw, to, good)
 
     def cancel(self, batch: Batch) -> None:
-        """See `BatchField.cancel`."""
         super().cancel(batch)
         state = batch.states.get(self)
         if state is not None:
@@ -306,7 +304,7 @@ class ImageField(EncodedField):
                 state.blobs.extents if rows is None else rows,
                 renderings,
                 skip=skipped,
-                stride=self._source.capabilities.stride,
+                stride=self._stride,
                 check=self._check,
                 max_scans=self._context.readable.limits.most_scans,
             )
@@ -319,19 +317,22 @@ class ImageField(EncodedField):
         """Collect finished jobs: counts, seek points, and failures, which go to other decoders."""
         counters = self._context.counters
         for job in state.pending:
-            failures, tables, *work = job.collect()
-            counters.add_work(*work)
+            failures, tables, read, decoding, size = job.collect()
+            counters.add_work(read, decoding, size)
             if tables:
                 counters.built += len(tables)
                 indices = batch.planned.indices
-                built = [(int(indices[slot]), Stamped(*table)) for slot, *table in tables]
+                built = [
+                    (int(indices[slot]), Stamped(table, size, mtime_ns))
+                    for slot, table, size, mtime_ns in tables
+                ]
                 self._source.built(built)
             if state.rows is not None:
                 self._take_rows(batch, state, job, len(failures))
-            for slot, *failure in failures:
+            for slot, code, detail, offset in failures:
                 if slot in state.failed:
                     continue
-                verdict = Verdict(*failure)
+                verdict = Verdict(code, detail, offset)
                 if verdict.code in NOT_NATIVE and state.blobs.pillow[slot]:
                     verdict = (
                         Verdict()

@@ -91,12 +91,10 @@ class MaskField(EncodedField):
         return [self._target.converted(torch.from_numpy(mask)) for mask in masks]
 
     def clear(self, batch: Batch, slots: list[int]) -> None:
-        """See `BatchField.clear`."""
         for slot in slots:
             batch.states[self].masks[slot] = None
 
     def patch(self, batch: Batch, other: Batch, to: list[int], good: list[int]) -> None:
-        """See `BatchField.patch`."""
         super().patch(batch, other, to, good)
         state, theirs = batch.states[self], other.states[self]
         for slot, at in zip(to, good, strict=True):
@@ -104,7 +102,6 @@ class MaskField(EncodedField):
             state.sizes[slot] = theirs.sizes[at]
 
     def begin(self, batch: Batch, state: Any) -> None:
-        """See `BatchField.begin`."""
         waits: list[Any] = [batch.draw]
         if self._context.remote is not None:
             self._gather(batch, state)
@@ -206,13 +203,11 @@ class MaskField(EncodedField):
     def _values(self, batch: Batch) -> list[Any]:
         """Return the mask of each sample; None where it failed."""
         state: MaskState = batch.states[self]
-        first, *others = state.masks
-        masks: list[Any]
-        if first is not None and first.size and not any(_differs(one, first) for one in others):
-            masks = list(self._joined(state, first.dtype, first.shape))
-        else:
-            masks = [mask if mask is None else torch.from_numpy(mask) for mask in state.masks]
-        return [mask if mask is None else self._reader.classed(self.name, mask) for mask in masks]
+        classed = self._reader.classed
+        return [
+            None if mask is None else classed(self.name, torch.from_numpy(mask))
+            for mask in state.masks
+        ]
 
 
 def _or_zeros(state: MaskState, slot: int, kind: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -232,10 +227,6 @@ def _placed(memory: torch.Tensor | None, slot: int, mask: npt.NDArray[Any]) -> n
     place: npt.NDArray[Any] = memory[slot].numpy()
     place[:] = mask  # torch would start threads of its own
     return place
-
-
-def _differs(mask: npt.NDArray[Any] | None, first: npt.NDArray[Any]) -> bool:
-    return mask is None or mask.shape != first.shape or mask.dtype != first.dtype
 
 
 def moved_mask(

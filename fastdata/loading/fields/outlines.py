@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     import torch
 
     from fastdata.storage.source import Column
-    from fastdata.transforms.geometry import Cuts
-    from fastdata.transforms.joint import Joint, Moved
-    from fastdata.transforms.reading import Step
+    from fastdata.transforms.joint import Joint
+    from fastdata.transforms.recipe import Program
 
 _Array = npt.NDArray[Any]
 #: Most bytes of an image's masks.
@@ -56,38 +55,33 @@ class Painting(NamedTuple):
 class OutlinePainter:
     """Columns of outlines of a dataset, by their format without `RELATIVE`.
 
-    ``fill`` is the value outside the image; raise UsageError for masks of bytes that cannot have
-    it.
+    ``room`` returns memory for so many bytes, flat.
     """
 
     def __init__(
         self,
         fields: Mapping[str, Field],
         joint: Joint,
-        steps: tuple[Step, ...] = (),
-        fill: int = 0,
+        room: Callable[[int], tuple[torch.Tensor, _Array]],
     ) -> None:
-        self._fields, self._joint = fields, joint
-        bytes_of = Bytes("|u1", 0, 1)
-        self._program = native_program(steps, bytes_of) if steps else None
-        self._fill = bytes_of.fill(fill)[0]
+        self._fields, self._joint, self._room = fields, joint, room
+        self._relative = any(one.format.startswith(RELATIVE) for one in fields.values())
 
     def paint(
         self,
         columns: Mapping[str, Column],
         sizes: _Array,
-        cuts: Cuts,
-        moved: Moved,
-        targets: _native.Targets | None,
-        room: Callable[[int], tuple[torch.Tensor, _Array]],
+        program: Program,
+        drawn: Any,
         skip: Sequence[int] = (),
     ) -> Painting:
         """Return the masks of N images, and the work that paints them, which is not begun.
 
-        ``sizes`` are widths and heights, (N, 2). ``targets`` are boxes after the geometry,
-        ``moved`` those after all steps. ``room`` returns memory for so many bytes, flat. ``skip``
-        are places of images whose masks are not wanted.
+        ``sizes`` are widths and heights, (N, 2), ``drawn`` their geometry: a `Draw` or a
+        `SlotDraw`. ``skip`` are places of images whose masks are not wanted. Raise UsageError for
+        masks of bytes that cannot have the program's fill.
         """
+        moved, bytes_of = drawn.moved, Bytes("|u1", 0, 1)
         problems: dict[int, str] = {}
         lists, counts = self._lists(columns, problems)
         begins = np.cumsum([0, *counts])
@@ -104,16 +98,16 @@ class OutlinePainter:
         wanted = np.ones(len(counts), np.bool_)
         wanted[[*problems, *skip]] = False
         numbers, lengths = numbers[np.repeat(wanted, lengths)], np.where(wanted, lengths, 0)
-        tensor, array = room(int((lengths * areas).sum()))
+        tensor, array = self._room(int((lengths * areas).sum()))
         job = _native.MaskJob(
             native_outlines(sizes[:, 0], sizes[:, 1], lists, relative=self._relative),
-            cuts=cuts,
+            cuts=drawn.cuts[0],
             sizes=np.ascontiguousarray(moved.sizes),
             out=array,
-            program=self._program,
+            program=native_program(program.pixels, bytes_of) if program.pixels else None,
             kept=(numbers.astype(np.int32), np.cumsum([0, *lengths], dtype=np.int64)),
-            targets=targets,
-            fill=self._fill,
+            targets=drawn.targets,
+            fill=bytes_of.fill(program.mask_fill)[0],
         )
         masks, first = [], 0
         for count, (width, height) in zip(lengths.tolist(), moved.sizes.tolist(), strict=True):
@@ -121,10 +115,6 @@ class OutlinePainter:
             masks.append(tensor[first:end].view(count, height, width))
             first = end
         return Painting(job, tensor, masks, problems)
-
-    @property
-    def _relative(self) -> bool:
-        return any(one.format.startswith(RELATIVE) for one in self._fields.values())
 
     def _lists(
         self, columns: Mapping[str, Column], problems: dict[int, str]

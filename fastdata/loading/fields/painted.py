@@ -14,9 +14,7 @@ from fastdata.device.ragged import Ragged
 from fastdata.loading.fields.columns import ColumnField
 from fastdata.loading.fields.field import Batch, BatchField, Context, FieldState, Jobs
 from fastdata.loading.fields.outlines import HINT, OutlinePainter, Painting
-from fastdata.storage.arrow import as_arrow
 from fastdata.transforms.geometry import ANY_SIZE
-from fastdata.transforms.joint import ABSENT
 
 if TYPE_CHECKING:
     from fastdata.loading.fields.targets import TargetReader
@@ -27,13 +25,11 @@ if TYPE_CHECKING:
 class OutlineState(FieldState):
     """State of masks: uint8, (M, height, width) each, once the batch is finished.
 
-    ``absent`` samples have no masks, not even an empty tensor. ``flat`` has all masks; None if they
-    are not so in memory.
+    ``flat`` has all masks; None if they are not so in memory.
     """
 
     painting: Painting | None = None
     masks: list[torch.Tensor] = field(default_factory=list)
-    absent: set[int] = field(default_factory=set)
     flat: torch.Tensor | None = None
 
 
@@ -53,6 +49,7 @@ class OutlineField(BatchField):
         super().__init__(name, context)
         self._columns, self._reader = columns, reader
         self._target = reader.joint.targets[name]
+        self._painter = OutlinePainter(reader.outlines, reader.joint, self._room)
 
     def deliver(self, batch: Batch) -> Any:
         """Return a `fastdata.Ragged` if all masks have one size, else a list."""
@@ -67,22 +64,16 @@ class OutlineField(BatchField):
         return Ragged(self._target.converted(values), torch.from_numpy(offsets))
 
     def clear(self, batch: Batch, slots: list[int]) -> None:
-        """See `BatchField.clear`."""
         for slot in slots:
             batch.states[self].masks[slot].zero_()
 
     def patch(self, batch: Batch, other: Batch, to: list[int], good: list[int]) -> None:
-        """See `BatchField.patch`."""
         state, theirs = batch.states[self], other.states[self]
         state.flat = None
-        state.absent.difference_update(to)
         for slot, at in zip(to, good, strict=True):
             state.masks[slot] = theirs.masks[at]
-            if at in theirs.absent:
-                state.absent.add(slot)
 
     def begin(self, batch: Batch, state: Any) -> None:
-        """See `BatchField.begin`."""
         waits = Jobs([batch.draw, *(column.reading(batch) for column in self._columns)])
         state.after(waits, self._paint)
 
@@ -91,18 +82,9 @@ class OutlineField(BatchField):
         sizes = np.stack([draw.widths, draw.heights], 1)
         unknown = (np.min(sizes, 1) < 1) | np.all(sizes == ANY_SIZE, 1)
         columns = self._columns_of(batch, slice(None))
-        if self._target.optional:
-            lacks = as_arrow(columns[self._columns[0].name]).is_null()
-            state.absent = {*np.flatnonzero(lacks.to_numpy(zero_copy_only=False)).tolist()}
-        state.painting = self._outlines(draw.recipe.programs[0]).paint(
-            columns,
-            sizes,
-            draw.cuts[0],
-            draw.moved,
-            draw.targets,
-            self._room,
-            [*np.flatnonzero(unknown).tolist(), *draw.failed],
-        )
+        skip = [*np.flatnonzero(unknown).tolist(), *draw.failed]
+        program = draw.recipe.programs[0]
+        state.painting = self._painter.paint(columns, sizes, program, draw, skip)
         self._context.start(state.painting.job)
         state.after(state.painting.job, self._take_painted, in_turn=True)
 
@@ -113,14 +95,9 @@ class OutlineField(BatchField):
         problems = state.painting.failures()
         state.masks, state.flat = list(state.painting.masks), state.painting.values
         for slot, drawn in draw.again_drawn.items():
-            painting = self._outlines(drawn.programs[0]).paint(
-                self._columns_of(batch, slice(slot, slot + 1)),
-                np.array([drawn.size]),
-                drawn.cuts[0],
-                drawn.moved,
-                drawn.targets,
-                self._room,
-            )
+            columns = self._columns_of(batch, slice(slot, slot + 1))
+            sizes, program = np.array([drawn.size]), drawn.programs[0]
+            painting = self._painter.paint(columns, sizes, program, drawn)
             painting.job.run()
             problems.pop(slot, None)
             if again := painting.failures():
@@ -130,9 +107,6 @@ class OutlineField(BatchField):
             row = int(batch.planned.indices[slot])
             state.failed[slot] = self._context.source.problem(row, words, "", HINT)
 
-    def _outlines(self, program: Any) -> OutlinePainter:
-        return self._reader.outlines(program.pixels, program.mask_fill)
-
     def _columns_of(self, batch: Batch, which: slice) -> dict[str, Column]:
         return {one.name: one.column(batch)[which] for one in self._columns}
 
@@ -141,7 +115,4 @@ class OutlineField(BatchField):
 
     def _values(self, batch: Batch) -> list[Any]:
         state: OutlineState = batch.states[self]
-        masks: list[Any] = [self._reader.classed(self.name, one) for one in state.masks]
-        for slot in state.absent:
-            masks[slot] = ABSENT
-        return masks
+        return [self._reader.classed(self.name, one) for one in state.masks]

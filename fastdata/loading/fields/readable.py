@@ -149,7 +149,8 @@ class Readable:
 
     def rows_in_parts(self, indices: Indices) -> Indices:
         """Return the samples' numbers in their own datasets; ``indices`` as in the source."""
-        rows, first = indices.copy(), 0
+        rows: Indices = indices.copy()
+        first = 0
         for part in self.parts:
             own = (indices >= first) & (indices < first + part.opened)
             rows[own] = part.rows_in_parts(indices[own] - first)

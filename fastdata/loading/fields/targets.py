@@ -15,11 +15,9 @@ import pyarrow as pa
 from fastdata import _native
 from fastdata.errors import UsageError, warn
 from fastdata.loading.fields.names import VISIBILITY
-from fastdata.loading.fields.outlines import OutlinePainter
 from fastdata.storage.arrow import list_lengths
 from fastdata.storage.columns import is_ragged, lists_of, values_of
 from fastdata.storage.fields import (
-    BOXES,
     MASKS,
     RELATIVE,
     Field,
@@ -29,8 +27,7 @@ from fastdata.storage.fields import (
 )
 from fastdata.storage.packed import IndexedSource
 from fastdata.storage.shapes import looks_like
-from fastdata.transforms.forms import mapped
-from fastdata.transforms.joint import ABSENT, Joint, Moved
+from fastdata.transforms.joint import Joint, Moved
 from fastdata.transforms.outcomes import Refusal, tensor_image, without_fixed_size
 
 if TYPE_CHECKING:
@@ -38,7 +35,6 @@ if TYPE_CHECKING:
 
     from fastdata.loading.fields.readable import Readable
     from fastdata.storage.source import Column, Source
-    from fastdata.transforms.reading import Step
 
 
 def require_still(
@@ -152,7 +148,7 @@ class TargetReader:
 
     def __init__(self, fields: Sequence[Field], joint: Joint) -> None:
         self._fields = {field.name: field for field in fields}
-        self._outlines = outlines_among(fields)
+        self.outlines = outlines_among(fields)
         self.joint = joint
         self._boxes, self._points = joint.names("boxes"), joint.names("points")
         self._sanitised = [
@@ -160,23 +156,18 @@ class TargetReader:
             for name in joint.names("values")
             if joint.targets[name].sanitised and _has_lists(self._fields.get(name))
         ]
-        self._whole = [one for name in self._boxes if (one := joint.targets[name].whole)]
 
     @property
     def moved_columns(self) -> list[str]:
         """Names of the columns that `native` and `sound` need."""
-        return [*self._boxes, *self._points, *self._whole, *self._sanitised]
+        return [*self._boxes, *self._points, *self._sanitised]
 
     @property
     def outline_columns(self) -> list[str]:
         """Names of the columns that masks need; the first has outlines."""
         if not self.joint.names("outlines"):
             return []
-        return [*(field.name for field in self._outlines.values()), *self._boxes]
-
-    def outlines(self, steps: tuple[Step, ...] = (), fill: int = 0) -> OutlinePainter:
-        """Return the painter of masks, after the pixel program of their images."""
-        return OutlinePainter(self._outlines, self.joint, steps, fill)
+        return [*(field.name for field in self.outlines.values()), *self._boxes]
 
     def column(self, name: str) -> str:
         """Return the column that a target is made of."""
@@ -226,7 +217,6 @@ class TargetReader:
             places = self._places(name, values, sizes.repeat(np.diff(offsets), 0))
             points = places.reshape(-1, 2)
             point_offsets = offsets * (places.shape[1] if len(places) else 0)
-        whole: Any = next((columns[name] for name in self._whole), np.zeros(0, np.bool_))
         return _native.Targets(
             sizes[:, 0].copy(),
             sizes[:, 1].copy(),
@@ -234,7 +224,6 @@ class TargetReader:
             box_offsets,
             points,
             point_offsets,
-            whole,
         )
 
     def _triples(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -258,9 +247,8 @@ class TargetReader:
         """Return a target's values of a batch and their offsets; None if it has no such lists."""
         target = self.joint.targets[name]
         if target.kind == "boxes":
-            counts = np.diff(moved.offsets)
-            sides = moved.sizes.repeat(counts, 0), moved.whole.repeat(counts)
-            return in_format(moved.boxes, target.format, *sides), moved.offsets
+            sides = moved.sizes.repeat(np.diff(moved.offsets), 0)
+            return in_format(moved.boxes, target.format, sides), moved.offsets
         known = target.kind in ("points", "visibility") or target.sanitised
         if not known and not _is_list(column):
             return None
@@ -284,23 +272,14 @@ class TargetReader:
         """
         import torch  # here, as listing and converting datasets needs none
 
-        target = self.joint.targets[name]
-        if target.kind == "objects":
-            return [mapped(one, lambda part: part) for one in column.tolist()]
         lists = self.lists(name, column, moved)
         if lists is None:
             numbers = isinstance(column, np.ndarray) and column.ndim == 1
             return column.tolist() if numbers else values_of(column, self.field(name))
         values, offsets = lists
         several = torch.split(torch.from_numpy(values), np.diff(offsets).tolist())
-        rows = zip(several, moved.sizes.tolist(), moved.whole.tolist(), strict=True)
-        samples: list[Any] = [
-            self.classed(name, one, (height, width), whole) for one, (width, height), whole in rows
-        ]
-        if target.optional and isinstance(column, pa.Array):
-            for slot in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)):
-                samples[slot] = ABSENT
-        return samples
+        rows = zip(several, moved.sizes.tolist(), strict=True)
+        return [self.classed(name, one, (height, width)) for one, (width, height) in rows]
 
     def sample(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return a sample as a joint transform does, of its image and targets by name."""
@@ -310,19 +289,13 @@ class TargetReader:
         return self.joint.sample(values)
 
     def classed(
-        self,
-        name: str,
-        tensor: torch.Tensor,
-        size: tuple[int, int] = (0, 0),
-        whole: bool = False,
+        self, name: str, tensor: torch.Tensor, size: tuple[int, int] = (0, 0)
     ) -> torch.Tensor:
         """Return a sample's tensor as the class that torchvision has for it.
 
-        ``size`` is (height, width), for boxes and points; ``whole``: boxes are whole numbers.
+        ``size`` is (height, width), for boxes and points.
         """
         target = self.joint.targets[name]
-        if target.kind == "boxes" and whole and target.format in BOXES:
-            tensor = tensor.long()
         tensor = target.converted(tensor)
         classes: Any = sys.modules.get("torchvision.tv_tensors")
         if classes is None or self.joint.pure or target.pure:
@@ -400,22 +373,17 @@ def corners(
 
 @np.errstate(invalid="ignore", over="ignore")
 def in_format(
-    boxes: npt.NDArray[np.float32],
-    meaning: str,
-    sides: npt.NDArray[np.int32],
-    whole: npt.NDArray[np.bool_],
+    boxes: npt.NDArray[np.float32], meaning: str, sides: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.float32]:
     """Return boxes (left, upper, right, lower; pixels; (M, 4)) in another of `BOXES`.
 
-    After `RELATIVE`, they are shares of the sides, (M, 2). ``whole``, (M,): torchvision has the box
-    in integers, whose half it rounds down.
+    After `RELATIVE`, they are shares of the sides, (M, 2).
     """
     kind = meaning.removeprefix(RELATIVE)
     if kind != "xyxy":
         first, size = boxes[:, :2], boxes[:, 2:] - boxes[:, :2]
         if kind == "cxcywh":
             first = (first * np.float32(2) + size) / np.float32(2)
-            first[whole] = np.floor(first[whole])
         boxes = np.concatenate([first, size], 1)
     if kind == meaning:
         return boxes

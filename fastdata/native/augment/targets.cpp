@@ -201,7 +201,6 @@ void Targets::resize(int new_width, int new_height) {
   width = new_width;
   height = new_height;
   for (TargetBox& b : boxes) b = {b.x0 * across, b.y0 * down, b.x1 * across, b.y1 * down};
-  truncate();
   for (TargetPoint& p : points) p = {p.x * across, p.y * down};
 }
 
@@ -252,13 +251,6 @@ void Targets::warp(const double (&inverse)[9], int new_width, int new_height) {
     }
   }
   clamp();
-  truncate();
-}
-
-void Targets::truncate() {
-  if (!whole) return;
-  for (TargetBox& b : boxes)
-    b = {std::trunc(b.x0), std::trunc(b.y0), std::trunc(b.x1), std::trunc(b.y1)};
 }
 
 void Targets::clamp() {

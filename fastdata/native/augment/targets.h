@@ -29,7 +29,6 @@ struct Targets {
   int source_width = 0, source_height = 0;  // of the image at the beginning
   // Row by row: from the coordinates of the image at the beginning to those of the image.
   double matrix[9] = {1, 0, 0, 0, 1, 0, 0, 0, 1};
-  bool whole = false;  // boxes are of whole numbers: torchvision cuts off what follows the point
 
   /// Begins with these boxes and points of an image.
   void begin(const TargetBox* boxes, size_t box_count, const TargetPoint* points,
@@ -48,7 +47,6 @@ struct Targets {
   void warp(const double (&inverse)[9], int width, int height);
   void clamp();
   void sanitize(float min_size, float min_area);
-  void truncate();
   void then(const double (&step)[9]);
 };
 

@@ -97,7 +97,7 @@ py::tuple names_of(const NamedKind& kind) {
 }
 
 using DrawnTuple = std::tuple<std::vector<std::tuple<std::string, std::vector<double>>>,
-                              std::vector<std::tuple<int, int, int, int>>, int, int>;
+                              std::vector<std::tuple<int, int, int, int>>, int64_t, int64_t>;
 
 DrawnTuple draw(const StepProgram& program, uint64_t key, int width, int height,
                 const BoundTargets* targets) {

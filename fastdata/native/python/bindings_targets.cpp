@@ -15,15 +15,12 @@ namespace {
 std::unique_ptr<BoundTargets> make_targets(const Row<int32_t>& widths, const Row<int32_t>& heights,
                                            const Row<float>& boxes, const Row<int64_t>& box_offsets,
                                            const Row<float>& points,
-                                           const Row<int64_t>& point_offsets,
-                                           const Row<bool>& whole) {
+                                           const Row<int64_t>& point_offsets) {
   const py::ssize_t count = widths.size();
   if (widths.ndim() != 1 || heights.ndim() != 1 || heights.size() != count)
     throw py::value_error("widths and heights must have one axis, equally long");
   if (boxes.ndim() != 2 || boxes.shape(1) != 4 || points.ndim() != 2 || points.shape(1) != 2)
     throw py::value_error("boxes have four values, points two");
-  if (whole.ndim() != 1 || (whole.size() != count && whole.size() != 0))
-    throw py::value_error("whole must have one axis, as long as widths; or no item");
   const int64_t* of_boxes = offsets_of(box_offsets, count, boxes.shape(0));
   const int64_t* of_points = offsets_of(point_offsets, count, points.shape(0));
   const auto* box = reinterpret_cast<const TargetBox*>(boxes.data());
@@ -35,7 +32,6 @@ std::unique_ptr<BoundTargets> make_targets(const Row<int32_t>& widths, const Row
     one.begin(box + of_boxes[i], static_cast<size_t>(of_boxes[i + 1] - of_boxes[i]),
               point + of_points[i], static_cast<size_t>(of_points[i + 1] - of_points[i]),
               std::max(widths.at(i), 1), std::max(heights.at(i), 1));
-    one.whole = whole.size() && whole.at(i);
   }
   return bound;
 }
@@ -67,7 +63,6 @@ auto after(const BoundTargets& targets, const Row<uint64_t>& keys, const StepPro
   py::array_t<int64_t> offsets(count + 1), first(count + 1), point_offsets(count + 1);
   py::array_t<int32_t> sizes({count, py::ssize_t{2}}), before({count, py::ssize_t{2}});
   py::array_t<double> matrices({count, py::ssize_t{3}, py::ssize_t{3}});
-  py::array_t<bool> whole(count);
   Drawn drawn;
   Targets one;
   offsets.mutable_at(0) = first.mutable_at(0) = point_offsets.mutable_at(0) = 0;
@@ -83,14 +78,13 @@ auto after(const BoundTargets& targets, const Row<uint64_t>& keys, const StepPro
     point_offsets.mutable_at(i + 1) = static_cast<int64_t>(points.size());
     sizes.mutable_at(i, 0) = one.width;
     sizes.mutable_at(i, 1) = one.height;
-    whole.mutable_at(i) = one.whole;
     before.mutable_at(i, 0) = one.source_width;
     before.mutable_at(i, 1) = one.source_height;
     std::copy_n(one.matrix, 9, matrices.mutable_data(i));
   }
   const py::array_t<int32_t> times(static_cast<py::ssize_t>(passed.size()), passed.data());
   return std::make_tuple(table(boxes, 4), offsets, times, first, table(points, 2), point_offsets,
-                         sizes, whole, before, matrices);
+                         sizes, before, matrices);
 }
 
 std::unique_ptr<BoundTargets> one(const BoundTargets& targets, size_t number) {
@@ -105,16 +99,15 @@ void bind_targets(py::module_& m) {
   py::class_<BoundTargets>(m, "Targets",
                            R"(Boxes, (M, 4), and points, (K, 2), of N images, which follow draws.
 
-box_offsets, point_offsets: (N + 1,). whole: whether an image's boxes are integers, (N,) or (0,):
-torchvision truncates these.)")
+box_offsets, point_offsets: (N + 1,).)")
       .def(py::init(&make_targets), py::arg("widths"), py::arg("heights"), py::arg("boxes"),
-           py::arg("box_offsets"), py::arg("points"), py::arg("point_offsets"), py::arg("whole"))
+           py::arg("box_offsets"), py::arg("points"), py::arg("point_offsets"))
       .def("cut", &cut, py::arg("program"), py::arg("keys"),
            "Return StepProgram.cuts of the images, and move their targets. Call it once.")
       .def("one", &one, py::arg("number"), "Return the targets of one image, or raise IndexError.")
       .def("after", &after, py::arg("keys"), py::arg("program") = py::none(),
            R"(Return what a program leaves: (boxes, offsets, passed, their offsets, points, their
-offsets, sizes, whole, sizes before, matrices from coordinates before to those after).
+offsets, sizes, sizes before, matrices from coordinates before to those after).
 
 passed: how many times sanitize left each of an image's first boxes. A size is 1 x 1 where the
 program does not fit.)");

@@ -153,7 +153,7 @@ def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tup
         tree = Tree(path, partial(read_exactly, file.fileno()), size)
         sample: dict[str, tuple[int, int]] = {}
         number = 0
-        for key, offset, length in tree.leaves():
+        for key, offset, length, _ in tree.leaves():
             if key == sample_key(number):
                 if sample:
                     yield sample
@@ -167,12 +167,22 @@ def extents(path: Path, fields: Sequence[str] = ()) -> Iterator[Mapping[str, tup
             yield sample
 
 
+class Entry(NamedTuple):
+    """Entry of a database: its key, and where its value, perhaps another database's, lies."""
+
+    key: bytes
+    offset: int
+    length: int
+    is_database: bool
+
+
 class _Meta(NamedTuple):
     """Contents of a meta page (``MDB_meta`` in mdb.c)."""
 
     magic: int
     version: int
     page_size: int
+    flags: int
     root: int
     transaction: int
 
@@ -184,12 +194,14 @@ class Tree:
     offset and length; fewer at its end.
     """
 
-    _META = struct.Struct("<II 16x I 84x Q 8x Q")  # after a page's header
+    _META = struct.Struct("<II 16x I 44x 4xH 34x Q 8x Q")  # after a page's header
     _MAGIC, _VERSION = 0xBEEFC0DE, 1
     _PAGE = struct.Struct("<8x 2x HHH")  # number, pad; flags, lower, upper
     _BRANCH, _LEAF = 0x01, 0x02
     _NODE = struct.Struct("<HHHH")  # low and high size (or low child), flags, key size
-    _BIG_DATA = 0x01
+    _BIG_DATA, _SUB_DATA = 0x01, 0x02
+    _DATABASE = struct.Struct("<4xH 34x Q")  # MDB_db: flags, root
+    _DUPLICATES = 0x04
     _NO_PAGE = (1 << 64) - 1
     _MOST_DEPTH = 32  # CURSOR_STACK
 
@@ -200,12 +212,18 @@ class Tree:
         self._page_size = self._meta(0).page_size
         if not 256 <= self._page_size <= _MOST_PAGE or self._page_size & (self._page_size - 1):
             raise self.corrupt(f"its page size is {self._page_size}")
-        metas = self._meta(0), self._meta(self._page_size)
-        self._root = max(metas, key=lambda meta: meta.transaction).root
+        self._last = self._newest()
 
     def corrupt(self, problem: str) -> CorruptionError:
         """Return the error for a damaged file."""
         return CorruptionError(f"{self._name}: cannot be read as LMDB: {problem}")
+
+    def has_changed(self) -> bool:
+        """Return whether a commit since opening may have overwritten pages that were walked."""
+        return self._newest().transaction != self._last.transaction
+
+    def _newest(self) -> _Meta:
+        return max(self._meta(0), self._meta(self._page_size), key=lambda meta: meta.transaction)
 
     def _meta(self, offset: int) -> _Meta:
         data = self._read(offset + _PAGE_HEADER, self._META.size)
@@ -216,14 +234,32 @@ class Tree:
             raise self.corrupt(f"it is not of data version {self._VERSION}")
         return meta
 
-    def leaves(self) -> Iterator[tuple[bytes, int, int]]:
-        """Yield each key, in order, and the offset and length of its value."""
+    def leaves(self, database: bytes | None = None) -> Iterator[Entry]:
+        """Yield the entries of a database in the order of their keys; KeyError if there is none.
+
+        The unnamed one, None, has an entry for each named one.
+        """
+        flags, root = self._last.flags, self._last.root
+        if database is not None:
+            databases = (one for one in self.leaves() if one.is_database and one.key == database)
+            place = next(databases, None)
+            if place is None:
+                raise KeyError(database)
+            data = self._read(place.offset, self._DATABASE.size)
+            if len(data) < self._DATABASE.size:
+                raise self.corrupt("the description of a database lies beyond its end")
+            flags, root = self._DATABASE.unpack(data)
+        if flags & self._DUPLICATES:
+            raise CorruptionError(
+                f"{self._name}: its keys may have several values each (dupsort)",
+                "Write its entries to a database without that flag.",
+            )
         #: Pages that may still be walked: a tree has each of them once.
         self._pages_left = self._size // self._page_size
-        if self._root != self._NO_PAGE:
-            yield from self._entries(self._root, self._MOST_DEPTH)
+        if root != self._NO_PAGE:
+            yield from self._entries(root, self._MOST_DEPTH)
 
-    def _entries(self, number: int, depth: int) -> Iterator[tuple[bytes, int, int]]:
+    def _entries(self, number: int, depth: int) -> Iterator[Entry]:
         start = number * self._page_size
         self._pages_left -= 1
         if self._pages_left < 0 or not depth:
@@ -249,7 +285,7 @@ class Tree:
                     length = low | high << 16
                     if offset + length > self._size:
                         raise self.corrupt(f"a value of page {number} lies beyond its end")
-                    yield key, offset, length
+                    yield Entry(key, offset, length, bool(node_flags & self._SUB_DATA))
                 else:
                     raise self.corrupt(f"page {number} is neither branch nor leaf")
         except struct.error:
