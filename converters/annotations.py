@@ -121,8 +121,14 @@ class AnnotatedImages(TableImages):
         places = [os.fspath(root).rstrip("/")]
         if not is_url(root):
             places = [os.path.abspath(root), os.path.realpath(root)]
+        table, classes = annotations.table(*places), annotations.about.get("classes") or ()
+        #: Number of objects of each class.
+        self.objects = dict.fromkeys(classes, 0)
+        if "labels" in table.column_names:
+            for label in pc.value_counts(pc.list_flatten(table.column("labels"))).to_pylist():
+                self.objects[classes[label["values"]]] += label["counts"]
         super().__init__(
-            annotations.table(*places),
+            table,
             root,
             path="path",
             key="key",

@@ -59,8 +59,8 @@ class CocoImages(AnnotatedImages):
     empty lists. The categories with their original ids are in ``about``.
 
     An annotation that is damaged, or names an unknown category, makes its image a bad sample. An
-    image without its file, or of another width or height, is a bad sample, and so is an annotation
-    of an unknown image. Ids that are no whole numbers are errors.
+    image without a whole number as id, without its file, or of another width or height, is a bad
+    sample, and so is an annotation of an unknown image.
 
     ``file_name`` is relative to ``images``. JSON files of the same images give one row for each
     image. ``others`` are files of other splits, whose categories labels number, too.
@@ -146,10 +146,12 @@ class _Object(NamedTuple):
 class _Image:
     """Image, its objects by id and box, and its captions' ids and texts.
 
-    Each file may number its annotations from 1, so several may have one id.
+    Each file may number its annotations from 1, so several may have one id. ``key`` is its key in
+    the list of bad samples, if it has no path.
     """
 
-    path: str
+    path: str | None
+    key: str | None = None
     size: tuple[int, int] | None = None
     problem: str | None = None
     objects: dict[tuple[int, tuple[float, ...]], _Object] = field(default_factory=dict)
@@ -175,6 +177,8 @@ class _Reader:
         self._known: set[tuple[int, int]] = set()  # ids of images and annotations of a file
         # Key and reason of an annotation of an unknown image, by the image's id.
         self._bad: dict[int, tuple[str, str]] = {}
+        self._unnumbered: dict[str, str] = {}  # reasons, by key, where an id is no whole number
+        self._odd_ids: set[str] = set()  # of these images
         self._has_objects = self._has_captions = False
         self._keypoints = 0
 
@@ -185,7 +189,7 @@ class _Reader:
         self._known = set()
         self.add_categories(name, content)
         for number, image in enumerate(content["images"]):
-            self._add_image(name, number, image)
+            self._add_image(f"{name}: images[{number}]", f"{short}/images/{number}", image)
         if content.get("annotations") is not None:
             self._has_objects |= "categories" in content
             self._has_captions |= "categories" not in content
@@ -228,11 +232,17 @@ class _Reader:
         self._keypoints = max(self._keypoints, len(points))
         return known
 
-    def _add_image(self, file: str, at: int, entry: Any) -> None:
+    def _add_image(self, place: str, key: str, entry: Any) -> None:
         fields = entry if isinstance(entry, dict) else {}
         number, path = _whole(fields.get("id")), fields.get("file_name")
-        if number is None or not is_text(path) or not path:
-            raise _not_coco(file, f"images[{at}] has no id and file_name: {_short(entry)}")
+        if number is None:
+            self._unnumbered[key] = f"{place} has no whole number as id: {_short(entry)}"
+            self._odd_ids.add(repr(fields.get("id")))
+            return
+        if not is_text(path) or not path:
+            image = self._images.setdefault(number, _Image(None, key))
+            image.problem = image.problem or f"{place} has no file_name: {_short(entry)}"
+            return
         image = self._images.setdefault(number, _Image(path))
         name, sides = f"the image {number}", [fields.get("width"), fields.get("height")]
         try:
@@ -252,10 +262,12 @@ class _Reader:
             # A file's objects need ten times the memory of the arrays that become of them.
             annotation = annotations.pop()
             place = f"{name}: annotations[{number}]"
-            where = _whole(annotation.get("image_id")) if isinstance(annotation, dict) else None
+            image_id = annotation.get("image_id") if isinstance(annotation, dict) else None
+            where = _whole(image_id)
             if where is None:
-                what = f"annotations[{number}] has no image_id: {_short(annotation)}"
-                raise _not_coco(name, what)
+                problem = f"{place} has no whole number as image_id: {_short(annotation)}"
+                self._add_unnumbered(image_id, f"{short}/annotations/{number}", problem)
+                continue
             image = self._images.get(where)
             if image is None:
                 problem = f"{place}: its image {where} is in none of the files read so far"
@@ -266,6 +278,18 @@ class _Reader:
             except ValueError as error:
                 what = f"{place} (id {_short(annotation.get('id'))})"
                 image.problem = image.problem or f"{what}: {error}"
+
+    def _add_unnumbered(self, image_id: Any, key: str, problem: str) -> None:
+        """Add an annotation whose image's id is no whole number; an image that it means is bad."""
+        digits = (
+            image_id
+            if isinstance(image_id, str) and image_id.isascii() and image_id.isdigit()
+            else ""
+        )
+        if image := self._images.get(int(digits)) if digits else None:
+            image.problem = image.problem or problem
+        elif image_id is None or repr(image_id) not in self._odd_ids:
+            self._unnumbered[key] = problem
 
     def _add_annotation(self, where: int, image: _Image, annotation: dict[str, Any]) -> None:
         number, caption = _whole(annotation.get("id")), annotation.get("caption")
@@ -343,8 +367,8 @@ class _Reader:
         for number in sorted(self._images):
             image = self._images.pop(number)
             values = image.problem or self._values(number, image, labels)
-            rows.add(image.path, values, size=image.size)
-        for key, problem in self._bad.values():
+            rows.add(image.path, values, image.key, image.size)
+        for key, problem in (*self._bad.values(), *self._unnumbered.items()):
             rows.add(None, problem, key)
         return rows
 

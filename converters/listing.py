@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, islice
+from itertools import accumulate, islice, pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -144,9 +144,13 @@ class Unit(NamedTuple):
 
 
 def write_listing(
-    source: ImageSource, folder: Path, progress: Callable[[int], None], executor: Executor
+    source: ImageSource,
+    folder: Path,
+    progress: Callable[[int], None],
+    executor: Executor,
+    skip_bad: bool = False,
 ) -> RecordListing:
-    """List a source into a folder; raise SourceError for images of one key."""
+    """List a source into a folder; with ``skip_bad``, images of one key but the first are bad."""
     folder.mkdir(exist_ok=True)
     (folder / _SUMMARY).unlink(missing_ok=True)
     rows: list[int] = []
@@ -175,16 +179,45 @@ def write_listing(
     listing = RecordListing(folder)
     hashes = np.sort(np.concatenate([*_key_hashes(folder, len(rows))]))
     repeated = hashes[1:][hashes[1:] == hashes[:-1]]
-    if len(repeated) and (clashes := _clashes(listing, repeated)):
-        shown = clashes[:_MOST_CLASHES]
+    clashes = _clashes(listing, repeated) if len(repeated) else {}
+    if clashes and not skip_bad:
+        shown = [
+            f"two images have the key {key}: {first} and {path}"
+            for key, first, path in islice(clashes.values(), _MOST_CLASHES)
+        ]
         if len(clashes) > len(shown):
             shown.append(f"and {len(clashes) - len(shown):,} more")
-        raise SourceError("; ".join(shown), f"{source.key_hint}.")
-    return listing
+        raise SourceError(
+            "; ".join(shown), f"{source.key_hint}, or keep the first alone with --skip-bad."
+        )
+    return _with_problems(listing, clashes) if clashes else listing
 
 
 #: Most pairs of images of one key in an error.
 _MOST_CLASHES = 10
+
+
+def _with_problems(
+    listing: RecordListing, clashes: Mapping[int, tuple[str, str, str]]
+) -> RecordListing:
+    """Return a listing in which rows with the key of an earlier row are bad."""
+    at = SCHEMA.get_field_index("problem")
+    touched = {bisect_right(listing.starts, row) - 1 for row in clashes}
+    for shard, (start, stop) in enumerate(pairwise(listing.starts)):
+        if shard not in touched:
+            continue
+
+        def batches(row: int = start, stop: int = stop) -> Iterator[pa.RecordBatch]:
+            for batch in listing.batches(row, stop):
+                problems = batch.column(at).to_pylist()
+                for place, problem in enumerate(problems):
+                    if problem is None and row + place in clashes:
+                        problems[place] = f"has the key of {clashes[row + place][1]}"
+                yield batch.set_column(at, SCHEMA.field(at), array(problems, pa.string()))
+                row += batch.num_rows
+
+        write_shard(shard_path(listing.folder, shard), batches(), listing.schema)
+    return RecordListing(listing.folder)
 
 
 #: Row counts of the shards, written when all shards are listed.
@@ -312,18 +345,22 @@ def _key_hashes(folder: Path, shards: int) -> Iterator[npt.NDArray[np.int64]]:
                 yield _hashes(shard.get_batch(at).column(0).to_pylist())
 
 
-def _clashes(listing: RecordListing, repeated: npt.NDArray[np.int64]) -> list[str]:
-    """Return a sentence for each row whose key an earlier row has."""
+def _clashes(
+    listing: RecordListing, repeated: npt.NDArray[np.int64]
+) -> dict[int, tuple[str, str, str]]:
+    """Return rows whose key an earlier row has: the key, and the paths of both, by number."""
     seen: dict[str, str] = {}
-    clashes: list[str] = []
+    clashes: dict[int, tuple[str, str, str]] = {}
+    start = 0
     for batch in listing.batches(0, len(listing)):
         keys = batch.column("key").to_pylist()
         paths = batch.column("path").to_pylist()
         for at in np.flatnonzero(np.isin(_hashes(keys), repeated)).tolist():
             path = printable(redact(paths[at].decode("utf-8", "surrogateescape")))
             if keys[at] in seen:
-                clashes.append(f"two images have the key {keys[at]}: {seen[keys[at]]} and {path}")
+                clashes[start + at] = keys[at], seen[keys[at]], path
             seen.setdefault(keys[at], path)
+        start += batch.num_rows
     return clashes
 
 

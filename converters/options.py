@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,16 +15,20 @@ from fastdata.converters.encode import ORIGINAL, Encoding
 from fastdata.converters.ray_executor import RayExecutor
 from fastdata.converters.records import ImageSource
 
-from fastdata.errors import UsageError, printable
+from fastdata.errors import FastdataError, UsageError, printable
 from fastdata.executors import Executor, local_executor
 from fastdata.remote.urls import common_folder, is_url, name_of, redact
 from fastdata.storage.arrow import is_storable
 from fastdata.storage.encodings import DEFAULT_STRIDE
 from fastdata.storage.fields import IMAGE, IMAGES, LABEL, NAME, RELATIVE, Field
-from fastdata.storage.files import cache_folder, digest_name
+from fastdata.storage.files import cache_folder, digest_name, read_file
 from fastdata.storage.manifest import (
     CONTAINERS,
     IN_PLACE,
+    MANIFEST_NAME,
+    MOST_BYTES,
+    PART,
+    Manifest,
 )
 from fastdata.storage.trust import make_cache_folder
 from fastdata.text import is_utf8
@@ -198,6 +203,55 @@ def check_out(source: ImageSource, out: str | os.PathLike[str]) -> None:
             )
 
 
+def check_classes(source: ImageSource, out: str | os.PathLike[str]) -> None:
+    """Reject labels that mean other classes in another split, packed beside the output."""
+    names, ours = _class_names(source.classes, source.about), _origin(source.about)
+    here = Path(out).absolute()
+    # The index of parts compares its parts. Two sources without a root may have nothing in common.
+    if is_url(out) or not names or not source.about.get("root") or PART.fullmatch(here.name):
+        return
+    root = json.dumps(ours[-1], ensure_ascii=False)[1:-1].encode()
+    for place in sorted(here.parent.glob(f"*/{MANIFEST_NAME}")):
+        try:
+            text = read_file(place, MOST_BYTES)
+            if root not in text:  # to parse thousands of other datasets takes minutes
+                continue
+            manifest = Manifest.parse(text, place)
+        except (OSError, FastdataError):  # damaged, or of another version
+            continue
+        others = _class_names(manifest.classes, manifest.source)
+        if place.parent == here or _origin(manifest.source) != ours:
+            continue
+        if set(names).isdisjoint(others):
+            continue
+        for label, (name, other) in enumerate(zip(names, others, strict=False)):
+            # A label without a name is called by its number, as some classes are in both datasets.
+            unnamed = str(label) in (name, other) and name not in others and other not in names
+            if name != other and not unnamed:
+                raise UsageError(
+                    f"{out}: the label {label} would be {name!r}, but it is {other!r} in "
+                    f"{place.parent}, which is of the same source",
+                    "Give both the same classes: --classes of voc and table, the same categories "
+                    "in each file of coco, an empty folder a class and --allow-empty of "
+                    "imagefolder. If the other dataset is old, remove it, or choose an --out "
+                    "elsewhere.",
+                )
+
+
+def _class_names(labels: Sequence[str], origin: Mapping[str, Any]) -> list[str]:
+    """Return the names of a label's classes, else of the classes of objects."""
+    names = labels or origin.get("classes")
+    return list(map(str, names)) if isinstance(names, Sequence) else []
+
+
+def _origin(source: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the part of a source's origin that its splits share."""
+    root = str(source.get("root", "")).rstrip("/")
+    folder, _, name = root.rpartition("/")
+    label = source.get("label") or source.get("columns")
+    return source.get("kind"), label, folder if is_split(name) else root
+
+
 def require_fields(fields: Sequence[Field]) -> None:
     """Check the names and types of the fields to pack."""
     for field in fields:
@@ -242,6 +296,12 @@ def local_folder(out: str | os.PathLike[str], local: str | os.PathLike[str] | No
     folder = Path(os.path.realpath(cache_folder() / "packing" / name))
     make_cache_folder(folder)  # private: resuming trusts its files
     return folder
+
+
+def is_split(name: str) -> bool:
+    """Return whether a file or folder has the name of a split; train2017 and val.csv have, too."""
+    stem = re.sub(r"[\W\d_]+$", "", name.partition(".")[0].lower())
+    return stem in _TRAINING | _EVALUATION
 
 
 def split_to_pack(classes: Iterable[str]) -> str | None:

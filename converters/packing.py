@@ -30,6 +30,7 @@ from fastdata.converters.listing import (
 )
 from fastdata.converters.options import (
     PackOptions,
+    check_classes,
     check_options,
     check_out,
     choose_executor,
@@ -183,6 +184,7 @@ def pack(
     seed = choose_seed(source, container, options)
     running = choose_executor(executor, address, workers)
     check_out(source, out)
+    check_classes(source, out)
     folder = local_folder(out, local)
     uploading = Uploading(os.fspath(out), storage_options, folder) if is_url(out) else None
     # Absolute paths: the machines of a cluster work in different folders.
@@ -304,9 +306,9 @@ class _Packing:
     def _list(self, lister: Executor) -> RecordListing:
         folder, listed = self.job.listing, self.progress.listed
         if self.seed is None:
-            return write_listing(self.source, folder, listed, lister)
+            return write_listing(self.source, folder, listed, lister, self.skip_bad)
         in_order = folder.with_name("source")
-        listing = write_listing(self.source, in_order, listed, lister)
+        listing = write_listing(self.source, in_order, listed, lister, self.skip_bad)
         shuffled = shuffle_listing(listing, folder, self.seed)
         shutil.rmtree(in_order, ignore_errors=True)
         return shuffled

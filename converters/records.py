@@ -119,6 +119,7 @@ class ImageSource:
         tables: Files whose rows all of these can be, if a library decodes them.
         upright: Whether annotations are for images as EXIF turns them.
         packed_order: The manifest's fields for the order of its samples, if it was packed before.
+        objects: Number of annotated objects of each class.
         hint: What to check where no image can be packed.
         key_hint: How to make keys unique.
     """
@@ -132,6 +133,7 @@ class ImageSource:
     tables: Tables | None = None
     upright = False
     packed_order: Mapping[str, Any] = {}
+    objects: Mapping[str, int] = {}
     hint = "Check --root; images are found by their extension (.jpg, …)."
     key_hint = "Rename one of them"
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
@@ -65,14 +67,24 @@ def read_table(
 
 
 def _decoded(shown: str, data: bytes) -> str:
+    """Return a file's text; raise SourceError that names another encoding than UTF-8."""
+    at = 0
     try:
-        return data.decode("utf-8-sig")
+        if b"\0" not in data[:4]:
+            return data.decode("utf-8-sig")
+        encoding = shown_as = "UTF-16"
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise SourceError(
-            f"{shown}: is not UTF-8 in line {line}",
-            "Convert it, from Windows' encoding as an example: iconv -f CP1252 -t UTF-8",
-        ) from None
+        at = error.start
+        encoding, shown_as = "CP1252", "Latin-1 or Windows-1252"
+        if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            encoding = shown_as = "UTF-16"
+    stem, suffix = os.path.splitext(name_of(shown))
+    names = shlex.quote(name_of(shown)), shlex.quote(f"{stem}-utf8{suffix}")
+    line = data.count(b"\n", 0, at) + 1
+    raise SourceError(
+        f"{shown}: is not UTF-8 in line {line}, but probably {shown_as}",
+        "Convert it: iconv -f {} -t UTF-8 {} > {}".format(encoding, *names),
+    )
 
 
 def _read_csv(text: str, delimiter: str | None, texts: Sequence[str]) -> pa.Table:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any
@@ -34,11 +35,11 @@ _IMAGES, _OBJECTS, _SETS = "JPEGImages", "Annotations", "ImageSets"
 _MAIN, _SEGMENTATION = _KINDS = "Main", "Segmentation"
 #: Folders of masks, and their fields.
 _MASKS = {"SegmentationClass": "segmentation_class", "SegmentationObject": "segmentation_object"}
+#: A line of a list of one class: a name, and whether the class is in the image.
+_OF_ONE_CLASS = re.compile(r"(.*\S)\s+(?:-1|0|1)\s*")
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
-_FLAGS = ("difficult", "truncated", "occluded")
 _UNKNOWN = "Unspecified"
-#: Words for flags; None where an object has none.
-_TRUTH = {"0": False, "1": True, _UNKNOWN: False, "": False, None: False}
+_FLAGS = ("difficult", "truncated", "occluded")
 _COLUMNS = {
     "labels": LABELS,
     "boxes": BOXES,
@@ -92,11 +93,11 @@ def _annotations(
     masks = {below: folder.images(below) for below in _MASKS if folder.has_folder(below)}
     every = [name for name in folder.names(_OBJECTS) if name.endswith(".xml")]
     has_objects = folder.has_folder(_OBJECTS)
+    known = {*images, *(key_of(path[len(_OBJECTS) + 1 :]) for path in every)}
     if split is not None:
-        kind, names = _listed(folder, split)
+        kind, names = _listed(folder, split, known)
     else:
-        annotated = (key_of(path[len(_OBJECTS) + 1 :]) for path in every)
-        kind, names = _MAIN, sorted({*images}.union(annotated, *masks.values()))
+        kind, names = _MAIN, sorted(known.union(*masks.values()))
     objects_of_names: list[dict[str, Any] | str | None] = [{} for _ in names]
     if has_objects:
         # Labels must be the same in each split, so all files together give the classes.
@@ -117,7 +118,7 @@ def _annotations(
         values = f"{objects} does not exist" if values is None else values
         size = None
         try:
-            path = _file_of(path, images.get(name, []))
+            path = _file_of(path, images.get(name, []), alone=split is None)
             if isinstance(values, dict):
                 size, used = values.pop("size", None), values.get("names", ())
                 if unknown := [one for one in used if one not in labels]:
@@ -134,14 +135,17 @@ def _annotations(
     return rows
 
 
-def _file_of(usual: str, files: Sequence[str]) -> str:
-    """Return the only file of a name; VOC's usual one, which is missing, if there is none."""
-    if len(files) > 1:
+def _file_of(usual: str, files: Sequence[str], *, alone: bool = False) -> str:
+    """Return the file of a name: VOC's usual one if it exists, else the only one of ``files``.
+
+    ``alone`` refuses another beside the usual one.
+    """
+    if len(files) > 1 and (alone or usual not in files):
         raise ValueError(f"{' and '.join(files)} have the same name; keep one of them")
-    return files[0] if files else usual
+    return usual if usual in files or not files else files[0]
 
 
-def _listed(folder: AnnotatedFolder, split: str) -> tuple[str, list[str]]:
+def _listed(folder: AnnotatedFolder, split: str, known: set[str]) -> tuple[str, list[str]]:
     """Return the kind of a split's list, and the names of images in it."""
     kind, _, name = split.rpartition("/")
     for one in [kind] if kind else _KINDS:
@@ -158,11 +162,22 @@ def _listed(folder: AnnotatedFolder, split: str) -> tuple[str, list[str]]:
             f"{folder}: has no list {_SETS}/{kind or _MAIN}/{name}.txt",
             f"It has {there}. Name one with --split, or leave it out for all images.",
         )
-    names = list(filter(None, map(str.strip, folder.lines(path))))
+    lines = [line for line in folder.lines(path) if line.strip()]
+    names = [_stripped(line, known) for line in lines]
+    # Lists of one class have a second column. Names may have spaces, too.
+    parts = [_OF_ONE_CLASS.fullmatch(line) for line in lines]
+    if all(parts) and known.isdisjoint(names):
+        names = [_stripped(part[1], known) for part in parts if part]
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
     if count > 1:
         raise SourceError(f"{folder}/{path}: lists {name} twice", "Remove one of the lines.")
     return one, names
+
+
+def _stripped(name: str, known: Container[str]) -> str:
+    """Return a name in a list without spaces around it, unless they are the file's, too."""
+    candidates = (one for one in (name, name.rstrip(), name.lstrip()) if one in known)
+    return next(candidates, name.strip())
 
 
 def _objects_of(data: bytes) -> dict[str, Any]:
@@ -212,10 +227,14 @@ def _object(number: int, element: Element) -> dict[str, Any]:
             ) from None
     values: dict[str, Any] = {"names": name, "boxes": corners}
     for flag in _FLAGS:
-        text = _text(element, flag)
-        if text not in _TRUTH:
-            raise ValueError(f"object {number} ({name}): its {flag} is {text!r}, neither 0 nor 1")
-        values[flag] = _TRUTH[text]
+        text = _text(element, flag) or "0"
+        share = 0.0 if text == _UNKNOWN else -1.0
+        with suppress(ValueError):
+            share = number_of(text)
+        if not 0 <= share <= 1:
+            what = f"object {number} ({name}): its {flag} is {text!r}"
+            raise ValueError(f"{what}, neither 0 nor 1, nor a share")
+        values[flag] = share > 0
     values["pose"] = _text(element, "pose") or _UNKNOWN
     return values
 

@@ -77,7 +77,7 @@ class WebDataset(ImageSource):
         root: A folder of ``*.tar``, one tar file, or a pattern, ``shards/{000..999}.tar``; or the
             URL of any.
         image_column: Extension of the member with the image, such as ``left.jpg``; None for the
-            first with an image's suffix alone.
+            first with an image's suffix alone, or, if no sample has one, each sample's only image.
         shard_keys: Whether keys begin with the name of their shard, ``<shard>/<key>``. Needed
             if every shard numbers its samples from the same number.
         formats: Formats of members whose values lie in the image, such as ``{"boxes": "xywh"}``;
@@ -102,6 +102,7 @@ class WebDataset(ImageSource):
     ) -> None:
         image = None if image_column is None else image_column.lower().removeprefix(".")
         self._listing = partial(TarListing, image=image, shard_keys=shard_keys, labels=labels)
+        self._lone = True  # whether a sample's only image is its image, whatever its extension
         self._kept: Any = None  # a file of pickled samples, instead of a second walk
         where = redact(os.fspath(root))
         if not is_url(root):
@@ -131,7 +132,8 @@ class WebDataset(ImageSource):
         fields_found = with_formats([field_of(n, found[n]) for n in names], formats, where)
         self.fields = with_masks(fields_found, masks, where)
         self.about = {"kind": "webdataset", "root": where}
-        self.hint = "Name the member of the image with --image-column: left.jpg."
+        if image is not None:
+            self.hint = "Name another member with --image-column."
         if not shard_keys:
             self.key_hint = (
                 "If shards use the same numbers for their samples, use fastdata convert webdataset "
@@ -140,7 +142,7 @@ class WebDataset(ImageSource):
 
     def shards(self) -> Sequence[Listable]:
         """Return the shards of the listing: the tar files."""
-        opened = partial(self._listing, fields=self.fields)
+        opened = partial(self._listing, fields=self.fields, lone=self._lone)
         shards = [opened(file) for file in self.archives]
         return shards if self._kept is None else [_Walked(shards, self._kept)]
 
@@ -149,6 +151,7 @@ class WebDataset(ImageSource):
         names: dict[int | None, str | None] = {}
         types: dict[str, set[pa.DataType | None]] = {}
         unlabelled: tuple[SourceFile, str, Mapping[str, Member]] | None = None
+        lone, several = None, ""
         for number, file in enumerate(self.archives):
             for sample, read in self._listing(file).samples():
                 if self._kept is not None:
@@ -158,8 +161,11 @@ class WebDataset(ImageSource):
                         if field_of(extension).type is not None and member.size <= _MOST_TEXT
                     }
                     pickle.dump((number, sample, texts), self._kept)
+                if sample.several and not several:
+                    several = f"{file}: the sample {sample.key} has several images"
                 if sample.problem is not None:
                     continue  # its label and class are not known
+                lone = sample.lone and lone is not False
                 for extension in sample.members:
                     types.setdefault(extension, set())
                 for extension, kind in _arrays(sample.members, read):
@@ -175,6 +181,12 @@ class WebDataset(ImageSource):
                         f"{sample.class_name!r}, but another of that label has class {known!r}",
                         "Correct the .json members: one label, one class.",
                     )
+        if lone is None and several:
+            raise SourceError(
+                f"{several}, none of which is named by its suffix alone",
+                "Name one with --image-column of fastdata index or convert webdataset: left.jpg.",
+            )
+        self._lone = bool(lone)
         labels = [label for label in names if label is not None]
         numbers = range(max(labels, default=-1) + 1)
         known_names = {} if None in names.values() else names
@@ -202,7 +214,8 @@ _Read: TypeAlias = Callable[[Member], bytes]
 class _Sample(NamedTuple):
     """One sample of a shard: the member of its image, the others by extension, in order.
 
-    ``problem`` is why it is a bad sample, apart from its fields.
+    ``problem`` is why it is a bad sample, apart from its fields. ``lone``: its image has not an
+    image's suffix alone as extension. ``several``: it has several such images, so none is taken.
     """
 
     key: str
@@ -212,6 +225,8 @@ class _Sample(NamedTuple):
     pixels: tuple[int, int] | None
     members: dict[str, Member]
     problem: str | None
+    lone: bool
+    several: bool
 
 
 class TarListing(NamedTuple):
@@ -222,6 +237,7 @@ class TarListing(NamedTuple):
     shard_keys: bool = False
     labels: bool = True
     fields: tuple[Field, ...] = ()
+    lone: bool = True
 
     def records(self) -> Iterator[Record]:
         """Yield its samples in order."""
@@ -233,6 +249,8 @@ class TarListing(NamedTuple):
         key = f"{self.file.stem}/{sample.key}" if self.shard_keys else sample.key
         key, problem = storable(key)
         problem = problem or sample.problem
+        if sample.lone and not self.lone:
+            problem = problem or f"has no image but {sample.image.name}"
         values: list[Any] = []
         for field in self.fields:
             value = None
@@ -307,10 +325,13 @@ class TarListing(NamedTuple):
             yield key, parts
 
     def _sample(self, stem: str, parts: dict[str, Member], read: _Read) -> _Sample:
-        raw = EXTENSIONS["raw"]
-        first = next((ext for ext in parts if "." + ext in _IMAGE_EXTENSIONS), None)
+        raw, images = EXTENSIONS["raw"], [ext for ext in parts if field_of(ext).kind == "image"]
+        first = next((ext for ext in images if "." + ext in _IMAGE_EXTENSIONS), None)
+        others = images if first is None and raw not in parts else []
         if self.image is not None:
-            first = self.image if self.image in parts and self.image != raw else None
+            others, first = [], self.image if self.image in parts and self.image != raw else None
+        if lone := len(others) == 1:
+            first = others[0]
         members = {ext: member for ext, member in parts.items() if ext != first}
         image = None if first is None else parts[first]
         pixels: tuple[int, int] | None = None
@@ -352,7 +373,7 @@ class TarListing(NamedTuple):
             )
         name, key = notes.get("class"), notes.get("key")
         key, name = stem if key is None else str(key), name if isinstance(name, str) else None
-        return _Sample(key, label, name, image, pixels, members, problem)
+        return _Sample(key, label, name, image, pixels, members, problem, lone, len(others) > 1)
 
 
 def _about(member: Member, read: _Read) -> dict[str, Any]:

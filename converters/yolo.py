@@ -6,6 +6,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, repeat
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from fastdata.converters.table import key_of
 from fastdata.converters.trees import read_file
 
 from fastdata.errors import SourceError, warn
+from fastdata.storage.encodings import is_image_name
 from fastdata.storage.paths import is_inside
 
 _SPLITS = ("train", "val", "test")
@@ -117,8 +119,17 @@ def _parsed(name: str, text: str) -> dict[Any, Any]:
             f"{name}: reading it needs PyYAML", "Install it: pip install pyyaml."
         ) from None
 
+    class Loader(yaml.BaseLoader):  # type: ignore[misc]
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            """Refuse keys that PyYAML would resolve in silence."""
+            content: dict[Any, Any] = super().construct_mapping(node, deep)
+            if len(content) < len(node.value) or "<<" in content:
+                what = "a mapping has a key twice, or <<"
+                raise yaml.MarkedYAMLError(problem=what, problem_mark=node.start_mark)
+            return content
+
     try:
-        content = yaml.load(text, yaml.BaseLoader)
+        content = yaml.load(text, Loader)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
     if not isinstance(content, dict):
@@ -173,6 +184,8 @@ def _labelled(
     below = (paths for place in folders for paths in folder.images(place).values())
     images = sorted({*chain(*listed), *chain(*below)})
     files = {image: labels_of(image) for image in images} if with_labels else {}
+    lone = _lone_labels(folder, files) if with_labels else []
+    by_name = {_base(file): file for file in lone}
     columns = {"labels": LABELS, "boxes": BOXES, "polygons": POLYGONS}
     formats = {"boxes": "relative cxcywh", "polygons": "relative polygons"}
     origin: dict[str, Any] = {"kind": "yolo", "split": split, "classes": list(described.classes)}
@@ -187,6 +200,8 @@ def _labelled(
     for image, values in zip(images, read if with_labels else repeat({}), strict=False):
         if values is None:
             file, values = files[image], {column: [] for column in columns}
+            if other := by_name.get(_base(file)):
+                values = f"{file} does not exist, but {other} does"
             if folder.has(image):
                 lost.append(file)
             else:
@@ -199,13 +214,34 @@ def _labelled(
             f"{min(lost)} does not exist"
         )
         if len(lost) == count:
+            other = by_name.get(_base(min(lost)))
             raise SourceError(
                 what,
-                "Labels of …/images/…/a.jpg are read from …/labels/…/a.txt; labels of another path "
-                "lie beside the image. To pack images alone, leave out all columns: --fields ''.",
+                f"{f'There is {other}. ' if other else ''}Labels of …/images/…/a.jpg are read from "
+                "…/labels/…/a.txt; labels of another path lie beside the image. To pack images "
+                "alone, leave out all columns: --fields ''.",
             )
-        warn(f"{what}. They have no objects.")
+        warn(f"{what}. They have no objects; if their labels lie elsewhere, they are bad samples.")
+    above = {posixpath.dirname(labels_of(posixpath.join(one, "any.jpg"))): one for one in folders}
+    beside = tuple(f"{labels}/" for labels, place in above.items() if labels != place)
+    for name in lone:
+        if name.startswith(beside):
+            rows.add(None, f"{name}: has no image", key_of(name))
     return rows
+
+
+def _lone_labels(folder: AnnotatedFolder, files: Mapping[str, str]) -> list[str]:
+    """Return the files that may be labels, and belong to no image in the folder."""
+    names: list[str] = []
+    with suppress(SourceError):  # of folders that have nothing to do with it
+        names = folder.names()
+    used = {*files.values(), *(labels_of(name) for name in names if is_image_name(name))}
+    texts = [name for name in names if _base(name).endswith(".txt") and name not in used]
+    return [name for name in texts if posixpath.basename(name) != "classes.txt"]
+
+
+def _base(path: str) -> str:
+    return posixpath.basename(path).lower()
 
 
 def labels_of(image: str) -> str:

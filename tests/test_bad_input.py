@@ -389,12 +389,23 @@ def test_two_extensions_of_one_key(tmp_path: Path) -> None:
     assert convert("imagefolder", "--root", root, "--out", out).exit_code == 0
     keys = ["a/1.jpg", "a/1.png", "a/2", "b/1"]
     assert [one["key"] for one in ImageDataset(out, fields=("key",))] == keys
-    make_tree(root, [f"c/{n}{end}" for n in range(12) for end in (".jpg", ".png", ".jpg.png")])
-    result = convert("imagefolder", "--root", root, "--out", tmp_path / "again")
+    make_tree(
+        root, more := [f"c/{n}{end}" for n in range(12) for end in (".jpg", ".png", ".jpg.png")]
+    )
+    again = ("imagefolder", "--root", root, "--out", tmp_path / "again")
+    result = convert(*again)
     require_said(result, 1, *(root / f"c/{n}.jpg.png" for n in (0, 1, 10, 11, 2, 3, 4, 5, 6, 7)))
-    require_said(result, 1, "2 more")
+    require_said(result, 1, "2 more", "--skip-bad")
     assert str(root / "c/9.jpg.png") not in result.output
     assert "--shard-keys" not in result.output
+    assert convert(*again, "--skip-bad").exit_code == 0
+    dataset = ImageDataset(tmp_path / "again", fields=("key",))
+    assert [one["key"] for one in dataset] == [*keys, *sorted(m for m in more if m.count(".") < 2)]
+    assert dataset.manifest.skipped == 12
+    lines = (tmp_path / "again" / "_bad-samples.jsonl").read_text().splitlines()
+    assert sorted(json.loads(line)["path"] for line in lines) == sorted(
+        str(root / f"c/{n}.jpg.png") for n in range(12)
+    )
 
 
 @pytest.mark.slow

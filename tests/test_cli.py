@@ -304,7 +304,7 @@ def test_a_place_where_a_source_is_wanted(place: str, kind: str, tmp_path: Path)
     file.touch()
     done = CliRunner().invoke(cli, ["convert", str(tmp_path / "my images"), "--to", "shards"])
     assert done.exit_code == 2
-    assert f"fastdata convert {kind} --root '{tmp_path}/my images'" in done.stderr
+    assert f"fastdata convert {kind} --root '{tmp_path}/my images' --to shards" in done.stderr
 
 
 def test_a_root_one_level_too_high_is_told(small: Path, tmp_path: Path) -> None:
@@ -430,10 +430,10 @@ def test_versions_agree() -> None:
             2,
             [
                 "'imagenet/train' is a folder; say what it contains",
-                "fastdata convert imagefolder --root imagenet/train",
+                "fastdata convert imagefolder --root imagenet/train --to shards",
             ],
         ),
-        (["convert", "imagenets"], 2, ["No such command", "imagenets"]),
+        (["convert", "imagenets"], 2, ["imagenets", "fastdata convert imagenet"]),
         (["convert", "imagenet", "--colour"], 2, ["No such option"]),
         (["convrt"], 2, ["No such command", "Did you mean", "convert"]),
         (["sample", "--out", "gs://bucket/s"], 2, ["--out gs://bucket/s is a URL", "a folder"]),

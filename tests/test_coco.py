@@ -332,26 +332,35 @@ def test_whole_floats_are_ids(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("found", [None, [1], {}, "a", "33", 1.5, float("nan"), 10**400])
 def test_annotations_of_no_image(tmp_path: Path, found: Any) -> None:
-    path = write(tmp_path, object_of(4, 1, 7), {**object_of(5, 1, 7), "image_id": found})
-    with pytest.raises(SourceError, match=r"x\.json: .*annotations\[1\] has no image_id"):
-        opened(tmp_path, path)
-
-
-@pytest.mark.parametrize(
-    "image", [{"file_name": "c.jpg"}, {"id": "3", "file_name": "c.jpg"}, {"id": 4}, 7]
-)
-def test_images_without_id_or_name(tmp_path: Path, image: Any) -> None:
-    path = write(tmp_path, images=[*IMAGES, image])
-    with pytest.raises(SourceError, match=r"images\[2\] has no id and file_name"):
-        opened(tmp_path, path)
-
-
-def test_paths_below_the_root(tmp_path: Path) -> None:
-    """An absolute path, and ./ before one."""
-    here = str(tmp_path / "images" / "a.jpg")
-    images = [{**IMAGES[0], "file_name": here}, {**IMAGES[1], "file_name": "./b.jpg"}]
-    path = write(tmp_path, object_of(1, 1, 7), images=images)
+    path = write(tmp_path, object_of(4, 1, 7), {**object_of(5, 1, 7), "image_id": found}, found)
+    bad = bad_of(opened(tmp_path, path))
+    assert list(bad) == ["x.json/annotations/1", "x.json/annotations/2"]
     assert list(rows(tmp_path, path)) == ["a", "b"]
+
+
+def test_odd_ids_and_names_leave_out_their_images_alone(tmp_path: Path) -> None:
+    """An absolute path below the root, ./ before one, and nulls are sound."""
+    here = str(tmp_path / "images" / "a.jpg")
+    images = [
+        {**IMAGES[0], "file_name": here}, {**IMAGES[1], "file_name": "./b.jpg"},
+        {"file_name": "c.jpg"}, {"id": "3", "file_name": "c.jpg"}, {"id": 4, "file_name": ""},
+        {"id": 5, "file_name": "\ud800.jpg"}, {"id": 6}, 7, {"id": 8, "file_name": "d.jpg"},
+    ]  # fmt: skip
+    sound = [{**object_of(n, n, 7), "iscrowd": 0.0, "keypoints": None} for n in (1, 2)]
+    objects = [*sound, object_of(3, "3", 7), object_of(4, 4, 7), object_of(5, "8", 7)]
+    categories = [{"id": 7, "name": "cat", "keypoints": None}]
+    path = write(tmp_path, *objects, images=images, categories=categories)
+    bad = bad_of(opened(tmp_path, path))
+    assert set(bad) == {f"x.json/images/{n}" for n in range(2, 8)} | {"d"}
+    assert [one["annotation_ids"] for one in rows(tmp_path, path).values()] == [[1], [2]]
+    out, given = tmp_path / "out", ("--root", tmp_path / "images", "--annotations", path)
+    result = convert("coco", *given, "--out", out)
+    require_said(result, 1, "7 of 9", *bad)
+    result = convert("coco", *given, "--out", out, "--skip-bad")
+    assert result.exit_code == 0 and "7 bad ones" in result.stdout and "cat 2" in result.stdout
+    dataset = ImageDataset(out, fields=("key",))
+    assert [one["key"] for one in dataset] == ["a", "b"]
+    assert dataset.classes == ["cat"]  # of the label 0, which has the category 7
 
 
 def exif_image(path: Path, orientation: int) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sources import Expected, SourceConformance, convert, jpeg, make_tree
 
 from fastdata import ImageDataset
-from fastdata.errors import SourceError
+from fastdata.errors import SourceError, UsageError
 
 # torchvision.datasets.folder.IMG_EXTENSIONS, and kinds that it leaves out.
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -145,6 +145,24 @@ def test_images_without_class_folders(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no class folders") as raised:
         ImageFolder(tmp_path)
     assert "<root>/<class>/" in raised.value.hint
+
+
+def test_splits_with_other_class_folders(tmp_path: Path) -> None:
+    """torchvision numbers the folders of each split by themselves; two datasets must agree."""
+    make_tree(tmp_path / "in/train", ["cat/0.jpg", "dog/1.jpg"])
+    make_tree(tmp_path / "in/val", ["dog/2.jpg"])
+    make_tree(tmp_path / "in/test", ["unknown/3.jpg"])
+    pack(ImageFolder(tmp_path / "in/train"), tmp_path / "train", workers=1)
+    with pytest.raises(
+        UsageError, match="the label 0 would be 'dog', but it is 'cat' in"
+    ) as caught:
+        pack(ImageFolder(tmp_path / "in/val"), tmp_path / "val", workers=1)
+    assert "--allow-empty" in caught.value.hint
+    (tmp_path / "in/val/cat").mkdir()
+    pack(ImageFolder(tmp_path / "in/val", allow_empty=True), tmp_path / "val", workers=1)
+    pack(ImageFolder(tmp_path / "in/test"), tmp_path / "test", workers=1)
+    make_tree(tmp_path / "in/other", ["dog/2.jpg"])  # no split
+    pack(ImageFolder(tmp_path / "in/other"), tmp_path / "other", workers=1)
 
 
 def test_root_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

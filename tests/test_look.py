@@ -86,6 +86,12 @@ def test_files_that_are_no_datasets(name: str, tmp_path: Path) -> None:
     with pytest.raises(DatasetError) as caught:
         ImageDataset(tmp_path / name)
     assert "folder" not in caught.value.what and caught.value.hint
+    for source, meant in {
+        "csv": "table",
+        "tars": "webdataset",
+        "imagfolder": "imagefolder",
+    }.items():
+        require_said(convert(source, "--root", tmp_path), 2, f"fastdata convert {meant}")
 
 
 @pytest.mark.parametrize("source", ["imagefolder", "parquet"])
@@ -124,6 +130,14 @@ def test_splits_of_other_classes_are_not_imagenet(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="a folder of splits") as caught:
         ImageDataset(root)
     assert written in str(caught.value)
+
+
+def test_a_path_for_a_source_keeps_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "pets/cat/0.jpg")
+    result = convert("pets", "--root", "pets", "--to", "lmdb")
+    require_said(result, 2, "fastdata convert imagefolder --root pets --to lmdb")
+    assert "--root pets --root" not in result.stderr
 
 
 def test_metadata_beside_class_folders_is_named(tmp_path: Path) -> None:

@@ -194,6 +194,19 @@ def test_a_class_has_one_number_in_all_splits(tmp_path: Path, split: tuple[str, 
     assert [found.row(i).label for i in range(2)] == [1, 2]
 
 
+def test_splits_that_disagree_on_classes(tmp_path: Path) -> None:
+    names = {"train": ["cat", "dog"], "test": ["dog", "cat"]}
+    for split, listed in names.items():
+        columns = {"image": IMAGES[:2], "label": [0, 1], "class": listed}
+        write(tmp_path / f"hf/{split}-00000-of-00001.parquet", columns)
+    given = ("--root", tmp_path / "hf", "--out", tmp_path / "out-{split}")
+    require_said(convert("parquet", *given), 2, "the label 0 would be")
+    assert [path.name for path in tmp_path.glob("out-*")] == ["out-test"]
+    columns = {"image": IMAGES[:2], "label": [0, 3], "class": ["cat", "owl"]}
+    write(tmp_path / "hf/test-00000-of-00001.parquet", columns)
+    require_said(convert("parquet", *given, "--force"), 0)
+
+
 def test_names_of_further_classes_are_kept(tmp_path: Path) -> None:
     feature = {"names": ["cat", "dog"], "_type": "ClassLabel"}
     features = {

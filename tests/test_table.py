@@ -6,6 +6,8 @@ import csv
 import datetime
 import json
 import os
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -304,11 +306,25 @@ def test_csv_of_pandas(root: Path, sep: str, tmp_path: Path) -> None:
     assert next(TableImages(root / "t.csv").records()).fields == (long,)
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16"])
-def test_other_encodings_are_refused(root: Path, encoding: str) -> None:
+@pytest.mark.parametrize(
+    ("encoding", "name"),
+    [
+        ("latin-1", "Latin-1"),
+        ("cp1252", "Windows-1252"),
+        ("utf-16", "UTF-16"),
+        ("utf-16-le", "UTF-16"),
+    ],
+)
+def test_other_encodings_are_named(root: Path, encoding: str, name: str) -> None:
+    """With the line, and a command that converts it."""
     (root / "t.csv").write_bytes("path,txt\na.jpg,x\nb.jpg,Müße\n".encode(encoding))
-    with pytest.raises(SourceError, match=r"t\.csv: is not UTF-8 in line"):
+    with pytest.raises(SourceError, match=name) as caught:
         TableImages(root / "t.csv")
+    assert ("line 3" in str(caught.value)) == ("16" not in name)
+    command = caught.value.hint.removeprefix("Convert it: ")
+    subprocess.run(command, shell=True, check=True, cwd=root)
+    records = list(TableImages(root / "t-utf8.csv").records())
+    assert [one.fields for one in records] == [("x",), ("Müße",)]
 
 
 def test_further_files(root: Path, tmp_path: Path) -> None:
@@ -523,12 +539,22 @@ def test_splits_have_one_numbering(tmp_path: Path) -> None:
         return convert("table", *given, *options)
 
     require_said(packed("train"), 0)
+    require_said(packed("val"), 2, "the label 0 would be 'dog', but it is 'cat' in", "--classes")
     every = ("--classes", "cat,dog,helmet")
     require_said(packed("val", *every), 0)  # cat and dog have train's numbers
     assert ImageDataset(tmp_path / "val").classes == ["cat", "dog", "helmet"]
     assert [label for _, label in ImageDataset(tmp_path / "val")] == [1, 2]
     require_said(packed("val", "--classes", "cat,dog", "--force"), 1, "'helmet' is not among")
     require_said(packed("val", "--classes", "dog,dog", "--force"), 2, "'dog' is given 2 times")
+    for split, labels in {"train": "1", "val": "x"}.items():  # numbers, then names
+        text = f"path,label\n0.jpg,1\n1.jpg,{labels}\n"
+        (tmp_path / f"in/{split}.csv").write_text(text, "utf-8")
+    shutil.rmtree(tmp_path / "val")
+    require_said(packed("train", "--force"), 0)
+    require_said(packed("val"), 2, "the label 0 would be '1', but it is '0' in")
+    # Another column of labels is no other split.
+    (tmp_path / "in/eyes.csv").write_text("path,eyes\n0.jpg,dog\n1.jpg,eel\n", "utf-8")
+    require_said(packed("eyes", "--label-column", "eyes"), 0)
 
 
 def test_given_classes(root: Path) -> None:

@@ -54,6 +54,8 @@ def test_lists_for_segmentation_need_masks(tmp_path: Path, split: str) -> None:
 
 def test_lists(tmp_path: Path, out: Path) -> None:
     root = write_voc(tmp_path)
+    (root / "ImageSets/Main/cat_train.txt").write_text("2008_000001  1\n2007_000027 -1\n", "utf-8")
+    assert list(rows_of(VocImages(root, "cat_train"))) == ["2008_000001", "2007_000027"]
     with pytest.raises(SourceError, match=r"has no list ImageSets/Main/test\.txt"):
         VocImages(root, "test")
     result = convert("voc", "--root", root, "--split", "test", "--out", out)
@@ -74,12 +76,14 @@ def test_lists(tmp_path: Path, out: Path) -> None:
     [
         ("street 1\nroad 0\n", ["street 1", "road 0"]),
         ("street 1\n", ["street 1"]),
+        ("street 1  1\nstreet -1\nroad 0 0\n", ["street 1", "street", "road 0"]),
         ("\ufeffstreet\r\n street 1\t\r\n\r\n", ["street", "street 1"]),
+        (" lead \nlead\n", [" lead", "lead"]),
         ("a/x\nb/x\nline\u2028end\n", ["a/x", "b/x", "line\u2028end"]),
     ],
 )
 def test_names_in_lists(tmp_path: Path, text: str, names: list[str]) -> None:
-    every = ["street", "street 1", "road 0", "a/x", "b/x", "line\u2028end"]
+    every = ["street", "street 1", "road 0", " lead", "lead", "a/x", "b/x", "line\u2028end"]
     write_images(tmp_path / "JPEGImages", [f"{name}.jpg" for name in every])
     (tmp_path / "ImageSets/Main").mkdir(parents=True)
     (tmp_path / "ImageSets/Main/one.txt").write_bytes(text.encode())
@@ -88,6 +92,7 @@ def test_names_in_lists(tmp_path: Path, text: str, names: list[str]) -> None:
 
 
 def test_files_of_one_name(tmp_path: Path) -> None:
+    """The image of a list is that of torchvision, NAME.jpg, and the mask NAME.png."""
     root = write(tmp_path, voc_xml())
     for name in ("JPEGImages/a.png", "JPEGImages/c.png", "JPEGImages/c.gif"):
         write_mask(root / name)
@@ -96,10 +101,15 @@ def test_files_of_one_name(tmp_path: Path) -> None:
     (root / "Annotations/c.xml").write_text(voc_xml(), "utf-8")
     (root / "ImageSets/Main").mkdir(parents=True)
     (root / "ImageSets/Main/one.txt").write_text("a\nb\nc\n", "utf-8")
+    first, *_ = VocImages(root, "one").records()
+    assert first.path == str(root / "JPEGImages/a.jpg")
+    assert first.blobs[0].path == str(root / "SegmentationClass/a.png")
     found = bad_of(VocImages(root, "one"))
-    assert "JPEGImages/a.jpg and JPEGImages/a.png" in found["a"]
+    assert sorted(found) == ["b", "c"]
     assert "SegmentationClass/b.gif and SegmentationClass/b.tif" in found["b"]
     assert "JPEGImages/c.gif and JPEGImages/c.png" in found["c"]
+    # Without a list, each image is one to pack.
+    assert "JPEGImages/a.jpg and JPEGImages/a.png" in bad_of(VocImages(root))["a"]
 
 
 def test_images_in_folders(tmp_path: Path) -> None:
@@ -124,9 +134,13 @@ def test_splits_have_one_numbering(tmp_path: Path, out: Path) -> None:
     train, val = (VocImages(root, split) for split in ("train", "val"))
     assert train.about["classes"] == val.about["classes"] == ["cat", "helmet"]
     assert rows_of(train)["b"]["labels"] == [0] and rows_of(val)["a"]["labels"] == [1]
-    given = ("voc", "--root", root, "--split", "train", "--out", out)
-    require_said(convert(*given, "--classes", "helmet,cat"), 0)
-    require_said(convert(*given, "--classes", "a,a"), 2, "'a'")
+    # A dataset beside it with another numbering.
+    given = ("voc", "--root", root, "--split")
+    require_said(convert(*given, "val", "--classes", "helmet,cat", "--out", out / "val"), 0)
+    result = convert(*given, "train", "--out", out / "train")
+    require_said(result, 2, "the label 0 would be 'cat'", out / "val", "--classes")
+    require_said(convert(*given, "train", "--classes", "helmet,cat", "--out", out / "train"), 0)
+    require_said(convert(*given, "train", "--classes", "a,a", "--out", out / "t"), 2, "'a'")
 
 
 def test_annotations_masks_and_images_alone(tmp_path: Path) -> None:
@@ -153,13 +167,13 @@ def test_names_of_other_classes(tmp_path: Path, out: Path) -> None:
     given = ("--root", root, "--classes", "dog,cat,zèbre,<b>&", "--fields", "labels")
     # A misspelt class has one object.
     result = convert("voc", *given, "--out", out)
-    assert result.exit_code == 0
+    assert result.exit_code == 0 and "cat 1, zèbre 1, <b>& 1" in result.stdout
     assert dict(packed_fields(out))["labels"] == [[2, 3], [1]]
     assert ImageDataset(out).classes == ["dog", "cat", "zèbre", "<b>&"]
 
 
-def test_words_for_flags(tmp_path: Path) -> None:
-    flags = {"truncated": "1", "difficult": "Unspecified", "occluded": "0"}
+def test_shares_and_words_for_flags(tmp_path: Path) -> None:
+    flags = {"truncated": "0.06", "difficult": "Unspecified", "occluded": "0.0"}
     row = rows_of(VocImages(write(tmp_path, changed(**flags))))["a"]
     assert [row[name][1] for name in flags] == [True, False, False]
 
@@ -198,7 +212,7 @@ def changed(**more: str) -> str:
         (changed(ymax="٣"), "its ymax is '٣'"),
         (changed(ymin="left"), "its ymin is 'left'"),
         (changed(ymin=""), "its ymin is ''"),
-        (changed(difficult="perhaps"), "its difficult is 'perhaps', neither 0 nor 1"),
+        (changed(difficult="perhaps"), "its difficult is 'perhaps', neither 0 nor 1, nor a share"),
         (changed(truncated="2"), "its truncated is '2'"),
         (changed(name=" "), "object 1 has no name"),
         ("<annotation><object><name>x</name></object></annotation>", "(x) has no bndbox"),

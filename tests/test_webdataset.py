@@ -359,8 +359,9 @@ def test_one_shard_as_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_which_member_is_the_image(tmp_path: Path) -> None:
-    """One that is named by its suffix alone; else ``image_column`` names one."""
+    """It is the only one, whatever its name; of several, ``image_column`` names one."""
     left, right = jpeg(1), jpeg(2)
+    only = shard(tmp_path, ("a.input.jpg", left), ("a.txt", b"x"), ("b.x.png", right))
     pairs = tmp_path / "pairs.tar"
     pairs.write_bytes(tar_bytes([("a.left.jpg", left), ("a.right.JPG", right)]))
     masked = tmp_path / "masked.tar"
@@ -373,8 +374,9 @@ def test_which_member_is_the_image(tmp_path: Path) -> None:
         require_said(result, 0)
         return ImageDataset(out)
 
+    assert packed(only).read([0, 1]) == [left, right]
     result = convert("webdataset", "--root", pairs, "--out", "out")
-    require_said(result, 1, "has no image (it has: left.jpg, right.jpg)", "--image-column")
+    require_said(result, 1, "pairs.tar: the sample a", "--image-column")
     dataset = packed(pairs, "--image-column", "right.jpg")
     assert dataset.read([0]) == [right]
     assert [field.name for field in dataset.source.fields] == ["image", "left.jpg"]

@@ -100,13 +100,33 @@ def test_keypoints(tmp_path: Path) -> None:
     assert source.about["kpt_shape"] == [2, 3]
 
 
-def test_missing_labels(tmp_path: Path) -> None:
+def test_labels_without_an_image(tmp_path: Path) -> None:
+    root = write(tmp_path, GOOD)
+    (root / "labels/c.txt").write_text(GOOD, "utf-8")
+    (root / "labels/classes.txt").write_text("cat\ndog\n", "utf-8")
+    (root / "labels/train.cache").write_bytes(b"")
+    assert bad_of(YoloImages(root)) == {"labels/c": "labels/c.txt: has no image"}
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["images/a.txt", "label/a.txt", "Labels/a.txt", "labels/a.TXT", "labels/b/a.txt", "a.txt"],
+)
+def test_labels_in_another_place(tmp_path: Path, out: Path, place: str) -> None:
+    """Labels that are found nowhere are no absence of objects."""
     root = write(tmp_path, None)
-    with pytest.warns(UserWarning, match="1 of 2 images of train have no labels; labels/a.txt"):
-        assert not bad_of(YoloImages(root))
+    (root / place).parent.mkdir(exist_ok=True)
+    (root / place).write_text(GOOD, "utf-8")
+    with pytest.warns(UserWarning, match="1 of 2 images of train have no labels"):
+        problem = bad_of(YoloImages(root))["images/a"]
+    assert "labels/a.txt" in problem and place in problem
+    result = convert("yolo", "--root", root, "--fields", "boxes", "--skip-bad", "--out", out)
+    require_said(result, 0)
+    assert "1 of 2 images of train have no labels; labels/a.txt does not exist" in result.stderr
     (root / "labels/b.txt").unlink()
-    with pytest.raises(SourceError, match=r"2 of 2 images of .*; labels/a\.txt does"):
+    with pytest.raises(SourceError, match=r"2 of 2 images of .*; labels/a\.txt does") as caught:
         YoloImages(root)
+    assert f"There is {place}" in caught.value.hint
     assert list(rows_of(YoloImages(root, fields=[]))) == ["images/a", "images/b"]
 
 
@@ -155,6 +175,8 @@ def test_lists_of_what_is_not_there(tmp_path: Path, out: Path) -> None:
         ("names: [a, b\n", "expected ',' or ']'"),
         ("names: [a, [b]]\n", "or one is not text"),
         ("names: !!python/object/apply:os.system [[id]]\n", "or one is not text"),
+        ("names: [a]\nnames: [b]\n", "a mapping has a key twice"),
+        ("x: &x {nc: 1}\n<<: *x\n", "a mapping has a key twice, or <<"),
         ("names: " + "[" * 10_000 + "\n", "recursion"),
         ("names: [a]\nkpt_shape: 17\n", "kpt_shape: it is not [number, 2 or 3]"),
         ("names: [a]\nval: {a: b}\n", "val: it is neither a path nor a list"),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,11 +65,37 @@ class _Group(click.Group):
                 raise UsageError(
                     f"fastdata convert: '{redact(place)}' is {recognised.what}", recognised.hint
                 )
+            rest = "".join(f" {shlex.quote(word)}" for word in _without_root(args[1:]))
             raise UsageError(
                 f"fastdata convert: '{redact(place)}' is a {what}; say what it contains",
-                redact(recognised.hint),
+                f"{redact(recognised.hint)}{rest}",
             )
+        if place not in self.commands and not place.startswith("-"):
+            other = next((name for name, words in _WORDS.items() if place.lower() in words), None)
+            close = [other] if other else get_close_matches(place.lower(), self.commands, 1)
+            hint = f"Write fastdata convert {close[0]}" if close else "fastdata convert --help"
+            raise UsageError(f"fastdata convert: there is no source {place!r}", f"{hint}.")
         return super().resolve_command(ctx, args)
+
+
+#: Other words for sources.
+_WORDS = {
+    "table": ("csv", "tsv", "json", "jsonl", "pandas", "polars", "dataframe", "list"),
+    "webdataset": ("tar", "tars", "wds", "shards"),
+    "imagefolder": ("folder", "images", "image_folder"),
+    "arrow": ("hf", "huggingface", "datasets", "save_to_disk"),
+    "masks": ("segmentation",),
+}
+
+
+def _without_root(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words after a source's name, without its ``--root``."""
+    rest = iter(words)
+    for word in rest:
+        if word == "--root":
+            next(rest, None)
+        elif not word.startswith("--root="):
+            yield word
 
 
 @click.group(cls=_Group)
@@ -192,7 +219,7 @@ def _imagefolder(root: Any, drivers: Any, **options: Any) -> tuple[str, _Sources
 
 @_source(
     "webdataset",
-    _column("image", "Extension of the image: left.jpg. [default: jpg, png, …]"),
+    _column("image", "Extension of the image: left.jpg. [default: jpg, png, …, or the only one]"),
     click.option(
         "--shard-keys",
         is_flag=True,

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,21 @@ def _pack_one(
             say(f"warning: {one.message}", err=True)
         packed = pack(source, out, progress=progress, **arguments)
     tell(packed, time.monotonic() - begun, arguments["options"].encoding, as_json)
+    if not as_json and any(source.objects.values()):
+        say(f"objects by class: {_counts(source.objects)}")
+
+
+#: Classes whose objects the summary counts: the most frequent ones, and as many of the rarest.
+_MOST_CLASSES = 10
+
+
+def _counts(objects: Mapping[str, int]) -> str:
+    """Return numbers of objects by class; the rare ones may be misspelt."""
+    counts = sorted(filter(itemgetter(1), objects.items()), key=lambda one: -one[1])
+    shown = [f"{name} {count:,}" for name, count in counts]
+    if len(shown) > 2 * _MOST_CLASSES:
+        shown[_MOST_CLASSES:-_MOST_CLASSES] = [f"… {len(shown) - 2 * _MOST_CLASSES} more …"]
+    return ", ".join(shown)
 
 
 def tell(packed: PackResult, seconds: float, encoded: Encoding, as_json: bool) -> None:
