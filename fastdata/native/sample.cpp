@@ -244,14 +244,18 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
   place(source, plan, options.fill, canvas);
   if (Status s = source.status(); !s.ok()) return s;
 
-  const uint64_t key = view.sample->cut.key;
-  Targets* targets = nullptr;
-  if (view.sample->targets && options.program->needs_boxes()) {
-    targets_ = *view.sample->targets;
-    targets = &targets_;
+  const Drawn* drawn = view.sample->drawn;
+  if (!drawn) {
+    const uint64_t key = view.sample->cut.key;
+    Targets* targets = nullptr;
+    if (view.sample->targets && options.program->needs_boxes()) {
+      targets_ = *view.sample->targets;
+      targets = &targets_;
+    }
+    if (Status s = options.program->draw(key, width, height, drawn_, targets); !s.ok()) return s;
+    drawn = &drawn_;
   }
-  if (Status s = options.program->draw(key, width, height, drawn_, targets); !s.ok()) return s;
-  for (const Call& call : drawn_.calls)
+  for (const Call& call : drawn->calls)
     if (Status s = fastdata::augment(call, canvas_); !s.ok()) return s;
 
   const Planes& image = canvas_.image();
@@ -265,7 +269,7 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
     for (int c = 0; c < image.channels; c++) rows[c] = image.row(c, y);
     writer_.write(output, y, image.width, rows, grey);
   }
-  for (const Erasure& erasure : drawn_.erasures) erase(erasure, output, canvas_.scratch);
+  for (const Erasure& erasure : drawn->erasures) erase(erasure, output, canvas_.scratch);
   return {};
 }
 

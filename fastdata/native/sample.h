@@ -39,6 +39,7 @@ struct SampleImage {
 struct Sample : SampleImage {
   Cut cut;
   Output output;
+  const Drawn* drawn = nullptr;      // what its program does to the canvas; null: drawn here
   const Targets* targets = nullptr;  // of the canvas; for programs whose crops depend on boxes
 
   Box box() const { return {cut.box[0], cut.box[1], cut.box[2], cut.box[3]}; }

@@ -314,18 +314,21 @@ class ViewTask {
   }
 
   void add_samples(size_t count) {
-    const std::vector<Targets>* moved = nullptr;
+    const BoundTargets* moved = nullptr;
     if (!rendering_.targets.is_none()) {
-      moved = &py::cast<const BoundTargets&>(rendering_.targets).all;
-      if (moved->size() != count)
+      moved = &py::cast<const BoundTargets&>(rendering_.targets);
+      if (moved->all.size() != count)
         throw py::value_error("targets are for cuts, and for as many samples");
     }
+    // Masks have a program of their own.
+    const bool drawn = moved && moved->program && moved->program == task_->program;
     const Cut* cut = cuts_of(rendering_.cuts, count);
     task_->samples.resize(count);
     for (size_t i = 0; i < count; i++) {
       Sample& sample = task_->samples[i];
       sample.output = task_->outputs[i];
-      if (moved) sample.targets = &(*moved)[i];
+      if (moved) sample.targets = &moved->all[i];
+      if (drawn && moved->drawn[i].width > 0) sample.drawn = &moved->drawn[i];
       sample.cut = cut ? cut[i] : whole_cut(sample.output.width, sample.output.height);
     }
   }
@@ -504,7 +507,7 @@ out: N x H x W x 3, or a list of H x W x 3, with contiguous pixels or planes; bf
 integers. dtype: uint8, or (value / 255 - mean) / std as float32, float16 or bfloat16. cuts: the
 geometry of each sample; for Rows, it is drawn by the view's key. program: augmentations of what the
 cuts leave. fill: R, G and B outside the image. targets: boxes after the cuts, which crops of the
-program depend on.)")
+program depend on; of those that have followed the program, its draw is taken.)")
       .def(py::init<py::object, std::string, Numbers, Numbers, py::object, std::optional<uint64_t>,
                     py::object, std::array<uint8_t, 3>, py::object>(),
            py::arg("out"), py::kw_only(), py::arg("dtype") = "uint8", py::arg("mean") = py::none(),

@@ -54,7 +54,7 @@ py::array_t<float> table(const std::vector<T>& items, py::ssize_t columns) {
   return py::array_t<float>({rows, columns}, reinterpret_cast<const float*>(items.data()));
 }
 
-auto after(const BoundTargets& targets, const Row<uint64_t>& keys, const StepProgram* program) {
+auto after(BoundTargets& targets, const Row<uint64_t>& keys, const StepProgram* program) {
   const auto count = static_cast<py::ssize_t>(targets.all.size());
   if (keys.ndim() != 1 || keys.size() != count) throw py::value_error("not a key for each image");
   std::vector<TargetBox> boxes;
@@ -63,13 +63,19 @@ auto after(const BoundTargets& targets, const Row<uint64_t>& keys, const StepPro
   py::array_t<int64_t> offsets(count + 1), first(count + 1), point_offsets(count + 1);
   py::array_t<int32_t> sizes({count, py::ssize_t{2}}), before({count, py::ssize_t{2}});
   py::array_t<double> matrices({count, py::ssize_t{3}, py::ssize_t{3}});
-  Drawn drawn;
+  targets.program = program;
+  targets.drawn.assign(program ? targets.all.size() : 0, {});
   Targets one;
   offsets.mutable_at(0) = first.mutable_at(0) = point_offsets.mutable_at(0) = 0;
   for (py::ssize_t i = 0; i < count; i++) {
     one = targets.all[static_cast<size_t>(i)];
-    if (program && !program->draw(keys.at(i), one.width, one.height, drawn, &one).ok())
-      one.width = one.height = 1;
+    if (program) {
+      Drawn& drawn = targets.drawn[static_cast<size_t>(i)];
+      if (!program->draw(keys.at(i), one.width, one.height, drawn, &one).ok()) {
+        one.width = one.height = 1;
+        drawn.width = 0;
+      }
+    }
     boxes.insert(boxes.end(), one.boxes.begin(), one.boxes.end());
     points.insert(points.end(), one.points.begin(), one.points.end());
     passed.insert(passed.end(), one.passed.begin(), one.passed.end());
@@ -90,6 +96,8 @@ auto after(const BoundTargets& targets, const Row<uint64_t>& keys, const StepPro
 std::unique_ptr<BoundTargets> one(const BoundTargets& targets, size_t number) {
   auto found = std::make_unique<BoundTargets>();
   found->all.push_back(targets.all.at(number));
+  found->program = targets.program;
+  if (targets.program) found->drawn.push_back(targets.drawn[number]);
   return found;
 }
 
@@ -107,7 +115,8 @@ box_offsets, point_offsets: (N + 1,).)")
       .def("one", &one, py::arg("number"), "Return the targets of one image, or raise IndexError.")
       .def("after", &after, py::arg("keys"), py::arg("program") = py::none(),
            R"(Return what a program leaves: (boxes, offsets, passed, their offsets, points, their
-offsets, sizes, sizes before, matrices from coordinates before to those after).
+offsets, sizes, sizes before, matrices from coordinates before to those after). Images that are rendered with
+these targets and the program are not drawn again.
 
 passed: how many times sanitize left each of an image's first boxes. A size is 1 x 1 where the
 program does not fit.)");

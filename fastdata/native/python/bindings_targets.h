@@ -3,13 +3,17 @@
 
 #include <vector>
 
+#include "augment/program.h"
 #include "augment/targets.h"
 
 namespace fastdata {
 
-/// One a sample, as they are after the geometry.
+/// One a sample, as they are after the geometry; and what the program that they followed does after
+/// it. A width of 0: the program does not fit.
 struct BoundTargets {
   std::vector<Targets> all;
+  std::vector<Drawn> drawn;
+  const StepProgram* program = nullptr;
 };
 
 }  // namespace fastdata
