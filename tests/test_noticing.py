@@ -293,8 +293,8 @@ def test_a_webdataset_is_indexed_in_place(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_each_remedy_for_other_libraries_names_a_line_that_exists() -> None:
-    for kind in ("petastorm.reader.Reader", "streaming.base.StreamingDataset",
-                 "timm.data.readers.reader_wds.ReaderWds", "webdataset.compat.WebDataset",
+    for kind in ("petastorm.reader.Reader", "timm.data.readers.reader_wds.ReaderWds",
+                 "webdataset.compat.WebDataset",
                  "torchvision.datasets.coco.CocoCaptions"):  # fmt: skip
         module, name = kind.rsplit(".", 1)
         dataset = type(name, (Globbed,), {"__module__": module})()

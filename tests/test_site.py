@@ -107,7 +107,7 @@ _PYTHON_ELSEWHERE = {
 #: test_cli.py runs: what needs a network, GPUs, a cluster, minutes, or data that nobody has here.
 _NOT_RUN = re.compile(
     r"(make|pip|cp|torchrun|sbatch|srun|nsys|py-spy|taskset|spark-submit|ray|export|python "
-    r"|fastdata (convert|index|sample|stage|info|verify|doctor|plan|bench) ?"
+    r"|fastdata (convert|index|sample|stage|info|verify|doctor|bench) ?"
     r"|eval|_FASTDATA_COMPLETE|#| |$)"
 )
 

@@ -27,7 +27,6 @@ def command(dataset: Path | str, as_json: bool, **options: Any) -> None:
     """Check every file, checksum and image of DATASET.
 
     Every extent must match the index, and every image must decode. DATASET is a folder or a URL.
-    Files behind a URL are downloaded once, to a temporary folder.
 
     \b
     Examples:

@@ -67,7 +67,6 @@ _REMEDIES = {
     "datasets.iterable_dataset.": f"Load it without streaming=True. {IN_PLACE} Or: {_SHARDS}",
     "webdataset.": _TARS,
     "petastorm.": _SHARDS,
-    "streaming.": _SHARDS,
     "torchvision.datasets.coco.": "Pack it, fastdata convert coco --root {root} --annotations "
     "FILE, and write fastdata.ImageDataset(PACKED, transform=..., fields=...).",
     "torchvision.datasets.cifar.": _ARRAYS,

@@ -111,7 +111,7 @@ class RemotePass:
 
     Args:
         source: The rows.
-        ranges_of: Returns the byte ranges of gathered samples (`Fetched.ranges_of`).
+        ranges_of: Returns the byte ranges of gathered samples (`FetchedSource.ranges_of`).
         reader: Reads them.
         cache: Holds them.
         options: The source's options.

@@ -25,7 +25,7 @@ class Stats(NamedTuple):
         read_share: Share of the decode threads' time spent reading and checking bytes, 0 to 1.
         decode_share: Share of it spent decoding.
         queue_share: Share of it spent waiting for work, because the consumer is slower.
-        by_pillow: Samples that Pillow decoded, because neither the core nor a codec does.
+        by_pillow: Samples that Pillow decoded, because the core does not.
         kinds: Samples decoded, by kind and then by decoder: ``{"jpeg": {"native": 900},
             "png": {"native": 100}}``. Kinds have the index's names, decoders those of
             `fastdata.decode.codecs.Encoded.decoder`.
