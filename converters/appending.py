@@ -20,7 +20,7 @@ from fastdata.converters.packing import PackingProgress, PackResult, pack
 from fastdata.converters.records import ImageSource
 from fastdata.converters.workspace import remove_outputs, work_folder
 
-from fastdata.errors import DatasetError, SourceError, UsageError
+from fastdata.errors import DatasetError, SourceError, UsageError, warn
 from fastdata.remote.files import SourceFile
 from fastdata.remote.filesystem import remove, upload
 from fastdata.remote.manifests import read_manifest
@@ -121,9 +121,17 @@ def _opened(
     parts: PartsManifest | None,
 ) -> ImageSource:
     """Return the source of some files, with the fields that the index has."""
+    source = open_source(files=files)
     if parts is None:
-        return open_source(files=files)
+        return source
     names = [field.name for field in parts.field_list if field not in IMAGE_AND_LABEL]
+    of_files = {field.name for field in source.fields}
+    if not of_files > set(names):
+        return source
+    warn(
+        f"{files[0]} and those after it have fields that the index lacks, which are left out: "
+        f"{', '.join(sorted(of_files - set(names)))}"
+    )
     return open_source(files=files, fields=names)
 
 

@@ -177,7 +177,10 @@ def write_listing(
         )
     write_summary(folder, rows, totals, left_out)
     listing = RecordListing(folder)
-    hashes = np.sort(np.concatenate([*_key_hashes(folder, len(rows))]))
+    hashes, at = np.empty(total, np.int64), 0  # 8 bytes a sample
+    for some in _key_hashes(folder, len(rows)):
+        hashes[at : (at := at + len(some))] = some
+    hashes.sort()
     repeated = hashes[1:][hashes[1:] == hashes[:-1]]
     clashes = _clashes(listing, repeated) if len(repeated) else {}
     if clashes and not skip_bad:

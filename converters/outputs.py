@@ -26,7 +26,7 @@ from fastdata.storage.fields import IMAGE, LABEL, StoredField, in_file_name
 from fastdata.storage.files import PARTIAL_SUFFIX, crc32c_file, publish, sync, whole_file
 from fastdata.storage.formats import lmdb
 from fastdata.storage.manifest import ELSEWHERE, FileEntry
-from fastdata.storage.records import INDEX_NAME, SCHEMA, write_index
+from fastdata.storage.records import INDEX_NAME, ROWS_PER_BATCH, SCHEMA, write_index
 from fastdata.storage.row_groups import named
 
 #: Bytes of values in a commit to an LMDB: the most that a kill loses. LMDB holds the pages of an
@@ -34,6 +34,8 @@ from fastdata.storage.row_groups import named
 COMMIT_SIZE = 128 << 20
 #: Most files that may finish ahead of a slow one, or of one whose worker was lost.
 _FILES_AHEAD = 1024
+#: Bytes of an offset and a length.
+_EXTENT = 16
 #: Returns a unit's part; None if it is not current.
 Current: TypeAlias = Callable[[Unit], UnitPart | None]
 #: Returns the names of files that have arrived in a bucket.
@@ -169,6 +171,8 @@ class OneFile(Outputs):
     ) -> None:
         super().__init__(job, source, listing, units)
         self._data, self._unfinished = job.out / lmdb.DATA_NAME, job.out / self.kept
+        self._blobs = [IMAGE.name, *(field.name for field in job.fields if field.type is None)]
+        self._extents, self._samples = job.work / "extents", 0
 
     def done(self, current: Current, arrived: Arrived) -> dict[int, UnitPart]:
         """Return the units committed to the LMDB, by number; none if it holds anything else."""
@@ -227,25 +231,39 @@ class OneFile(Outputs):
             yield unit
 
     def finished(self, parts: Sequence[UnitPart]) -> list[FileEntry]:
-        """Name the file, and return its entry."""
+        """Name the file, note where its blobs lie, and return its entry."""
         publish(self._unfinished, self._data)
+        self._samples = sum(part.samples for part in parts)
+        extents = lmdb.extents(self._data, self._blobs)
+        count = 0
+        # Field after field, so that one walk through the file serves all fields.
+        with self._extents.open("wb") as file:
+            while held := list(islice(extents, ROWS_PER_BATCH)):
+                for place, name in enumerate(self._blobs):
+                    file.seek(_EXTENT * (place * self._samples + count))
+                    np.array([one.get(name, (0, 0)) for one in held], np.int64).tofile(file)
+                count += len(held)
+        if count != self._samples:
+            raise self._different()
         return [entry_of(self._data)]
+
+    def _different(self) -> CorruptionError:
+        what = f"{self._data}: does not hold the blobs that were packed, or holds more"
+        return CorruptionError(what, "Start over: --force.")
 
     def rows(
         self, parts: Sequence[UnitPart], numbers: Mapping[str, int], field: str
     ) -> Iterator[pa.RecordBatch]:
         """Yield the index rows of all units, with offsets in the finished file."""
-        what = f"{self._data}: does not hold the blobs that were packed, or holds more"
-        different = CorruptionError(what, "Start over: --force.")
-        at, extents = SCHEMA.get_field_index("offset"), lmdb.extents(self._data, [field])
-        for batch in super().rows(parts, numbers, field):
-            held = [one.get(field, (0, 0)) for one in islice(extents, batch.num_rows)]
-            if [length for _, length in held] != batch.column("length").to_pylist():
-                raise different
-            offsets = array([offset for offset, _ in held], pa.int64())
-            yield batch.set_column(at, SCHEMA.field(at), offsets)
-        if next(extents, None) is not None:
-            raise different
+        at = SCHEMA.get_field_index("offset")
+        with self._extents.open("rb") as file:
+            file.seek(_EXTENT * self._blobs.index(field) * self._samples)
+            for batch in super().rows(parts, numbers, field):
+                extents = np.fromfile(file, np.int64, 2 * batch.num_rows).reshape(-1, 2)
+                if not np.array_equal(extents[:, 1], as_numpy(batch.column("length"))):
+                    raise self._different()
+                offsets = array(extents[:, 0].tolist(), pa.int64())
+                yield batch.set_column(at, SCHEMA.field(at), offsets)
 
 
 def _numbered(batch: pa.RecordBatch, numbers: Mapping[str, int]) -> pa.RecordBatch:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -124,10 +126,10 @@ def test_memory_stays_bounded_where_pixels_outgrow_files(
     container: str, flat_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peak = 0
-    reported = Processes.reported
+    run = Processes.run
     others = set(psutil.Process().children(recursive=True))  # servers of other tests
 
-    def sample(executor: Processes) -> tuple[int, int]:
+    def sample() -> None:
         nonlocal peak
         me = psutil.Process()
         total = 0
@@ -137,9 +139,17 @@ def test_memory_stays_bounded_where_pixels_outgrow_files(
             except psutil.Error:
                 continue
         peak = max(peak, total)
-        return reported(executor)
 
-    monkeypatch.setattr(Processes, "reported", sample)
+    def sampled(
+        executor: Processes, function: Any, items: Any, tick: Any = lambda: None, ahead: int = 0
+    ) -> Iterator[Any]:
+        def both() -> None:
+            sample()
+            tick()
+
+        return run(executor, function, items, both, ahead)
+
+    monkeypatch.setattr(Processes, "run", sampled)
     out = tmp_path / "out"
     pack_tree(flat_tree, out, container, workers=2, unit_size=None, encoding=Encoding("raw"))
     assert 0 < peak < 220e6

@@ -13,6 +13,10 @@ from fastdata.converters.encode import ENCODINGS, Encoding
 from fastdata.converters.options import EXECUTORS, PackOptions
 from fastdata.storage.fields import BOXES, OUTLINES, POINTS
 from fastdata.storage.manifest import CONTAINERS
+from fastdata.text import human_count
+
+#: Smallest size of a file; a smaller number lacks its unit.
+_LEAST = 1024
 
 
 def _size(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
@@ -24,7 +28,13 @@ def _size(_: click.Context, __: click.Parameter, text: str | None) -> int | None
         raise click.BadParameter(f"{text!r} is not a size; write 256MiB, 1GB or a number of bytes")
     number, unit, binary = match.groups()
     power = " kmg".index(unit or " ")
-    return int(number) * int(pow(1024 if binary else 1000, power))
+    size = int(number) * int(pow(1024 if binary else 1000, power))
+    if 0 < size < _LEAST:
+        raise click.BadParameter(
+            f"{text!r} is {human_count(size, 'byte')}: each image would get its own file; "
+            f"write {number}MiB or {number}GiB"
+        )
+    return size
 
 
 #: Options of the packed contents.

@@ -49,6 +49,8 @@ _ROWS = 256
 _LOOSE_ROWS = 4096
 #: Pieces of a column that one task reads.
 _PIECES = 256
+#: Tasks that may finish ahead of a slower one.
+_AHEAD = 1024
 #: Threads that read a file for its checksum.
 _THREADS = 4
 
@@ -329,7 +331,8 @@ def _check_samples(
             if progress is not None:
                 progress(executor.reported[0], samples)
 
-        for of_task in executor.run(_call, checks, tick):
+        # A large file's checksum takes as long as thousands of samples.
+        for of_task in executor.run(_call, checks, tick, _AHEAD):
             findings.add(of_task)
         tick()
 

@@ -61,6 +61,8 @@ def open_filesystem(
     remember_query(url)
     if "::" in url.partition("://")[0] or "://" not in url:
         raise UsageError(f"{redact(url)}: nested URLs are not supported", "Use scheme://host/path.")
+    if odd := [name for name in options if ":" in name]:
+        raise UsageError(f"the storage option {odd[0]!r} has a colon", "Name the driver's option.")
     driver = _driver(url)
     try:
         path = str(driver._strip_protocol(url)).rstrip("/") or "/"

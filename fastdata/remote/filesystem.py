@@ -227,7 +227,7 @@ def read_bytes(
     """
     fs, path = open_filesystem(url, storage_options)
     if start is not None and end is not None:
-        reader = RangeReader(fs, RemoteOptions(), patience)
+        reader = RangeReader(fs, RemoteOptions(timeout=STALLED), patience)
         return reader.run(reader.fetch(url, start, end, state))
     # Nothing limits a driver that is not asynchronous, so request no more than ``most``.
     options: dict[str, Any] = {"start": 0, "end": most + 1}
@@ -267,11 +267,12 @@ def download(
             "Make room, or give another folder.",
         )
     fs, _ = open_filesystem(url, storage_options)
-    reader = RangeReader(fs, RemoteOptions(concurrency=_STREAMS))
+    reader = RangeReader(fs, RemoteOptions(timeout=STALLED, concurrency=_STREAMS))
 
     async def fetch(file: BinaryIO, start: int) -> None:
         stop = min(start + _BLOCK, size)
-        write_exactly(file.fileno(), await reader.fetch(url, start, stop), start)
+        data = await reader.fetch(url, start, stop)
+        await asyncio.to_thread(write_exactly, file.fileno(), data, start)  # other requests go on
         progress()
 
     async def fetch_all(path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from fastdata.waiting import awaited
@@ -12,6 +15,8 @@ if TYPE_CHECKING:
     import fsspec
 
 T = TypeVar("T")
+#: Calls at once of drivers that are not asynchronous.
+_MOST_CALLS = 32
 #: Runs a coroutine on a loop, as `run_on` does.
 Run: TypeAlias = "Callable[[asyncio.AbstractEventLoop, Coroutine[Any, Any, Any]], Any]"
 
@@ -26,8 +31,16 @@ async def call_driver(
     if getattr(fs, "async_impl", False):
         work = getattr(fs, f"_{method}")(*args, **options)
     else:
-        work = asyncio.to_thread(getattr(fs, method), *args, **options)
+        # Not in the loop's own threads: all of them may decode what these requests are for.
+        call = partial(getattr(fs, method), *args, **options)
+        work = asyncio.get_running_loop().run_in_executor(_threads(os.getpid()), call)
     return await asyncio.wait_for(work, seconds)
+
+
+@cache
+def _threads(process: int) -> ThreadPoolExecutor:
+    """Return the threads of a process that call drivers that are not asynchronous."""
+    return ThreadPoolExecutor(_MOST_CALLS, "fastdata-driver")
 
 
 def loop_of(fs: fsspec.AbstractFileSystem | None) -> asyncio.AbstractEventLoop:

@@ -72,7 +72,7 @@ class PartsSource(JoinedSource):
 
     def part(self, number: int) -> IndexedSource:
         part = self._opened(number)
-        part.upright = self.upright
+        part.upright, part.note = self.upright, self.note
         return part
 
     def _checked(self, number: int) -> IndexedSource:

@@ -6,6 +6,7 @@ checked by its path can be opened by its path: no other user can have changed it
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import pwd
@@ -44,6 +45,8 @@ def distrust(folder: Path, users: Collection[int]) -> str | None:
                 continue
             if _lets_others_write(part, state, trusted):
                 return f"{part} can be written by others than its owner"
+            if part == folder and _DEFAULT_ACL in _attributes(part):
+                return f"{part} has a default ACL, by which others can write new files"
         except OSError as error:
             return f"{part}: {error.strerror}"
     return None
@@ -56,8 +59,18 @@ def _lets_others_write(folder: Path, state: os.stat_result, trusted: frozenset[i
     if not state.st_mode & 0o022:
         return False
     # With an ACL, the group's permissions may be anybody's.
-    has_acl = hasattr(os, "listxattr") and _ACCESS_ACL in os.listxattr(folder)
+    has_acl = _ACCESS_ACL in _attributes(folder)
     return bool(state.st_mode & 0o002) or has_acl or not _is_private(state.st_gid, trusted)
+
+
+def _attributes(path: Path) -> list[str]:
+    """Return the names of a path's extended attributes, if its file system has any."""
+    try:
+        return os.listxattr(path) if hasattr(os, "listxattr") else []
+    except OSError as error:
+        if error.errno == errno.ENOTSUP:
+            return []
+        raise
 
 
 @cache
