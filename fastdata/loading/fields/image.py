@@ -334,9 +334,8 @@ class ImageField(EncodedField):
                     continue
                 verdict = Verdict(code, detail, offset)
                 if verdict.code in NOT_NATIVE and state.blobs.pillow[slot]:
-                    verdict = (
-                        Verdict()
-                    )  # the index says so: the image's own kind explains it better
+                    # The index says so: the image's own kind explains it better.
+                    verdict = Verdict()
                 if verdict.step() is FallbackStep.FAIL:
                     self._fail(batch, slot, verdict.detail, verdict.code)
                 elif slot not in state.alone:
