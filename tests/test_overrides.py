@@ -120,6 +120,12 @@ def test_a_hook_within_another_transform_between_two_epochs(v2: Any) -> None:
     assert explained(crop(v2)).startswith("native")
 
 
+def test_a_parameter_that_another_was_derived_from(v2: Any) -> None:
+    transform = v2.AutoAugment()
+    transform._policies[0] = transform._policies[1]
+    assert "_policies" in explained(v2.Compose([v2.CenterCrop(8), transform]))
+
+
 def mark(self: Any, image: Any) -> Any:
     return SEVEN
 

@@ -229,3 +229,13 @@ def test_fixed_size_crop(in_program: bool) -> None:
             assert across == 0 or down == 0 or abs(x / across - y / down) <= 1 / min(across, down)
             places.add(found[0])
         assert len(places) >= min(max(across, down), 20)
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric"])
+def test_a_mode_of_padding_where_nothing_is_padded(mode: str) -> None:
+    plain = [ours.Resize((48, 48)), ours.RandomCrop(32)]
+    moded = [ours.Resize((48, 48)), ours.RandomCrop(32, pad_if_needed=True, padding_mode=mode)]
+    sides, keys = np.array([90], np.int32), np.array([7], np.uint64)
+    cuts = [program_of(*steps).draw(sides, sides, keys) for steps in (plain, moded)]
+    assert cuts[0]["window"].tolist() == cuts[1]["window"].tolist()
+    program_of(ours.RandomCrop(32, padding_mode=mode)).draw(sides, sides, keys)

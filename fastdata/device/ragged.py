@@ -61,7 +61,9 @@ class Ragged:
     def to(self, *args: Any, **options: Any) -> Ragged:
         """Return it on a device; takes the arguments of ``torch.Tensor.to``."""
         values = self.values.to(*args, **options)
-        return Ragged(values, self.offsets.to(values.device))  # a dtype is for the values alone
+        # A dtype is for the values alone.
+        kept = {name: options[name] for name in ("copy", "non_blocking") if name in options}
+        return Ragged(values, self.offsets.to(values.device, **kept))
 
     def pin_memory(self) -> Ragged:
         """Return it in page-locked memory."""

@@ -185,6 +185,7 @@ class NativeIterator(Iterator[Any]):
         config = self._config
         with self._taking:
             began, taken, result = time.perf_counter(), None, None
+            assembling = False
             try:
                 while taken is None and self._top_up(max(config.prefetch, 1)):
                     batch = self._under_way[0]
@@ -205,13 +206,14 @@ class NativeIterator(Iterator[Any]):
                 if taken is not None:
                     # The threads go on with this while the consumer works.
                     self._top_up(config.prefetch)
+                    assembling = True
                     result = self._assemble(*taken)
             except BaseException as error:
                 if self._close is None and isinstance(error, Exception):
                     raise _closed() from None  # by another thread, meanwhile
                 # An error of a sample, or of a user's function, costs its batch only; anything else
                 # (Ctrl-C) ends the iteration.
-                users = taken is not None and isinstance(error, Exception)
+                users = assembling and isinstance(error, Exception)
                 if not users and not isinstance(error, FastdataError):
                     self.close()
                 if isinstance(error, TimeoutError) and not users:

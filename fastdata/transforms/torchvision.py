@@ -97,9 +97,28 @@ def translate(transform: Any, kind: str, dtype: str) -> Translation | None:
         return None
     if name not in _CONVERSIONS and name not in _STEPS:
         return _DECLINED.get(name, NOT_KNOWN)
+    if reason := _inconsistent(transform):
+        return Declined(reason)
     if name in _CONVERSIONS:
         return _conversion(name, transform, version, kind, dtype)
     return _translate_step(_STEPS[name], transform, version, kind, dtype)
+
+
+def _inconsistent(transform: Any) -> str:
+    """Say which attribute no longer follows from the parameters; "" for none."""
+    own: dict[str, Any] = vars(transform)
+    for name in ("policies", "_policies"):
+        if name in own and own[name] != transform._get_policies(transform.policy):
+            return f"its {name} are not those of its policy"
+    if "_fill" in own:
+        utilities = sys.modules["torchvision.transforms.v2._utils"]
+        if own["_fill"] != utilities._setup_fill_arg(transform.fill):
+            return "its _fill does not follow from its fill"
+    if "_log_ratio" in own:
+        torch = sys.modules["torch"]
+        if not torch.equal(own["_log_ratio"], torch.log(torch.tensor(transform.ratio))):
+            return "its _log_ratio does not follow from its ratio"
+    return ""
 
 
 def _version(transform: Any) -> int | None:

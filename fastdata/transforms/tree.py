@@ -209,7 +209,9 @@ class Builder:
 
     def padding_of(self, step: Any) -> dict[str, Values]:
         """Return the mode and fill of a step that pads, by their parameters."""
-        return {"mode": PADDING_MODES.index(step.padding_mode), **self.fill_of(step)}
+        # Leading steps pad with a colour; another mode only stands where nothing is padded.
+        mode = 0 if self._first is not None else PADDING_MODES.index(step.padding_mode)
+        return {"mode": mode, **self.fill_of(step)}
 
     @contextmanager
     def maybe(self, p: float) -> Iterator[None]:

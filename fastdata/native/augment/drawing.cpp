@@ -138,7 +138,6 @@ Status Drawing::take(const steps::CentreCrop& step, uint64_t) {
   return {};
 }
 
-/// torchvision's functional.five_crop.
 /// torchvision's RandomCrop. Constant padding is added all at once, as boxes are clamped then.
 Status Drawing::take(const steps::RandomCrop& step, uint64_t draw) {
   const double w = step.width, h = step.height;

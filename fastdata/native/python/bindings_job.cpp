@@ -328,8 +328,11 @@ class ViewTask {
       Sample& sample = task_->samples[i];
       sample.output = task_->outputs[i];
       if (moved) sample.targets = &moved->all[i];
-      if (drawn && moved->drawn[i].width > 0) sample.drawn = &moved->drawn[i];
       sample.cut = cut ? cut[i] : whole_cut(sample.output.width, sample.output.height);
+      // What was drawn fits the canvas that it was drawn for.
+      if (drawn && moved->drawn[i].width > 0 && moved->all[i].width == sample.cut.canvas[0] &&
+          moved->all[i].height == sample.cut.canvas[1])
+        sample.drawn = &moved->drawn[i];
     }
   }
 

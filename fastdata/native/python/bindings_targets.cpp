@@ -63,6 +63,7 @@ auto after(BoundTargets& targets, const Row<uint64_t>& keys, const StepProgram* 
   py::array_t<int64_t> offsets(count + 1), first(count + 1), point_offsets(count + 1);
   py::array_t<int32_t> sizes({count, py::ssize_t{2}}), before({count, py::ssize_t{2}});
   py::array_t<double> matrices({count, py::ssize_t{3}, py::ssize_t{3}});
+  if (targets.program) throw py::value_error("they have followed a program before");
   targets.program = program;
   targets.drawn.assign(program ? targets.all.size() : 0, {});
   Targets one;
@@ -96,7 +97,7 @@ auto after(BoundTargets& targets, const Row<uint64_t>& keys, const StepProgram* 
 std::unique_ptr<BoundTargets> one(const BoundTargets& targets, size_t number) {
   auto found = std::make_unique<BoundTargets>();
   found->all.push_back(targets.all.at(number));
-  found->program = targets.program;
+  found->program = targets.program;  // which its maker keeps alive, too: see `bind_targets`
   if (targets.program) found->drawn.push_back(targets.drawn[number]);
   return found;
 }
@@ -112,11 +113,13 @@ box_offsets, point_offsets: (N + 1,).)")
            py::arg("box_offsets"), py::arg("points"), py::arg("point_offsets"))
       .def("cut", &cut, py::arg("program"), py::arg("keys"),
            "Return StepProgram.cuts of the images, and move their targets. Call it once.")
-      .def("one", &one, py::arg("number"), "Return the targets of one image, or raise IndexError.")
-      .def("after", &after, py::arg("keys"), py::arg("program") = py::none(),
+      .def("one", &one, py::keep_alive<0, 1>(), py::arg("number"),
+           "Return the targets of one image, or raise IndexError.")
+      .def("after", &after, py::keep_alive<1, 3>(), py::arg("keys"),
+           py::arg("program") = py::none(),
            R"(Return what a program leaves: (boxes, offsets, passed, their offsets, points, their
-offsets, sizes, sizes before, matrices from coordinates before to those after). Images that are rendered with
-these targets and the program are not drawn again.
+offsets, sizes, sizes before, matrices from coordinates before to those after). Images that are
+rendered with these targets and the program are not drawn again, so call it with one once.
 
 passed: how many times sanitize left each of an image's first boxes. A size is 1 x 1 where the
 program does not fit.)");
