@@ -1,4 +1,4 @@
-"""What Accelerate makes of loaders that it takes apart."""
+"""Accelerate over loaders that it replaces by its own."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Geometry(NamedTuple):
     def crop(self) -> torch.Tensor:
         """Upper left corner of the crop, (top, left) in pixels of the resized image; int64.
 
-        Shape (2,) or (N, 2). For images that were resized, cropped and flipped, as SDXL is told.
+        Shape (2,) or (N, 2). For images resized, cropped and flipped. SDXL takes it as a condition.
         """
         matrix, size = self.matrix, self.size.to(self.matrix.dtype)
         corners = []

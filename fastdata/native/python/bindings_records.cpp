@@ -240,7 +240,7 @@ another one than before, or than sizes say; with grows, size and time may differ
             const auto file = opened(files, number);
             return file->current_stamp() == file->stamp();
           },
-          py::arg("number"), "Return whether nobody has written to a file since it was opened.");
+          py::arg("number"), "Return whether a file is as it was when it was opened.");
   m.def("close_files", &close_files,
         "Close half of the files that Files keep open; return whether there were any.");
   py::class_<RecordTable>(m, "RecordTable",
