@@ -247,7 +247,7 @@ class Oracle:
             case "affine" | "tensor_affine":
                 self._affine(name, values)
             case _:
-                assert name in ("brightness", "contrast", "tensor_contrast"), name
+                assert name in ("brightness", "contrast", "tensor_contrast", "warp_masks"), name
 
     def _affine(self, name: str, values: list[float]) -> None:
         """Move by the inverse of a map: that of a rotation, a scale, a shear along x, a move."""

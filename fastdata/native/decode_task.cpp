@@ -28,7 +28,7 @@ int64_t nanoseconds(Clock::duration d) {
 /// of the output's rows, each of which is the window of a resize.
 void DecodeTask::share_among(int threads) {
   const size_t wanted = static_cast<size_t>(threads) / std::max<size_t>(count(), 1);
-  if (wanted > 1 && views.empty() && !options.program) parts_ = wanted;
+  if (wanted > 1 && views.empty() && !options.on_canvas()) parts_ = wanted;
 }
 
 void DecodeTask::make_samples() {

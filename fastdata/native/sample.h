@@ -1,9 +1,11 @@
 // One sample from bytes to an array: decode, crop, resample, mirror, augment, normalise, erase.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "augment/canvas.h"
+#include "augment/masks.h"
 #include "augment/program.h"
 #include "buffer.h"
 #include "common.h"
@@ -50,12 +52,18 @@ struct SampleOptions {
   int max_scans = kUsualMaxScans;        // JPEGs of more are not decoded
   const StepProgram* program = nullptr;  // if steps change pixels
   uint8_t fill[3] = {};                  // R, G, B of what cuts have outside the image
+  std::optional<MaskFills> mask_fills;   // of masks, which follow what is drawn for their image
+
+  bool on_canvas() const { return program || mask_fills; }
 };
 
 /// One of the views of an image; the image that the sample may have is not looked at.
 struct SampleView {
   const Sample* sample;
   const SampleOptions* options;
+
+  /// Of the canvas before the program.
+  int channels() const { return options->mask_fills ? sample->output.channels : 3; }
 };
 
 /// Keeps its memory from one sample to the next. For one thread.

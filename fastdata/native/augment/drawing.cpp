@@ -31,8 +31,10 @@ Status Drawing::pad(const Margins& margins, const Padding& padding) {
   const double w = static_cast<double>(width()) + left + right;
   const double h = static_cast<double>(height()) + top + bottom;
   if (!is_possible(w, h)) return kBadSize;
-  const auto& [mode, red, green, blue] = padding;
-  add(Call::of(operations::Pad{left, top, right, bottom, mode, red, green, blue}), w, h);
+  const auto& [red, green, blue, mask_fill] = padding.fill;
+  Call call = Call::of(operations::Pad{left, top, right, bottom, padding.mode, red, green, blue});
+  call.mask_fill = mask_fill;
+  add(call, w, h);
   return {};
 }
 
@@ -133,7 +135,7 @@ Status Drawing::take(const steps::CentreCrop& step, uint64_t) {
   const Margins margins{static_cast<double>(left), static_cast<double>(top),
                         static_cast<double>(std::max<int64_t>(w - width(), 0) - left),
                         static_cast<double>(std::max<int64_t>(h - height(), 0) - top)};
-  if (Status s = pad(margins, {step.mode, step.red, step.green, step.blue}); !s.ok()) return s;
+  if (Status s = pad(margins, padding_of(step)); !s.ok()) return s;
   crop({std::max<int64_t>(x, 0), std::max<int64_t>(y, 0), w, h});
   return {};
 }
@@ -145,7 +147,7 @@ Status Drawing::take(const steps::RandomCrop& step, uint64_t draw) {
   const auto have_w = [&] { return static_cast<double>(width()); };
   const auto have_h = [&] { return static_cast<double>(height()); };
   const bool at_once = step.pads_smaller && step.mode == 0;
-  const Padding padding{step.mode, step.red, step.green, step.blue};
+  const Padding padding = padding_of(step);
   const double wider = at_once ? missing(w, have_w() + step.left + step.right) : 0;
   const double higher = at_once ? missing(h, have_h() + step.top + step.bottom) : 0;
   const Margins margins{step.left + wider, step.top + higher, step.right + wider,
@@ -170,24 +172,23 @@ Status Drawing::take(const steps::FixedSizeCrop& step, uint64_t draw) {
   const CropBox box = fixed_size_crop(width(), height(), whole(step.width), whole(step.height),
                                       draw_uniform_single(key_, draw, 0, 1));
   if (box.width != width() || box.height != height()) crop(box);
-  return take(steps::PadTo{step.width, step.height, step.mode, step.red, step.green, step.blue},
+  return take(steps::PadTo{step.width, step.height, step.mode, step.red, step.green, step.blue,
+                           step.mask_fill},
               draw);
 }
 
 Status Drawing::take(const steps::Pad& step, uint64_t) {
-  return pad({step.left, step.top, step.right, step.bottom},
-             {step.mode, step.red, step.green, step.blue});
+  return pad({step.left, step.top, step.right, step.bottom}, padding_of(step));
 }
 
 Status Drawing::take(const steps::PadTo& step, uint64_t) {
   return pad({0, 0, std::max(step.width - static_cast<double>(width()), 0.0),
               std::max(step.height - static_cast<double>(height()), 0.0)},
-             {step.mode, step.red, step.green, step.blue});
+             padding_of(step));
 }
 
 Status Drawing::take(const steps::ZoomOut& step, uint64_t draw) {
-  return pad(zoomed_out(width(), height(), step.least, step.most, key_, draw),
-             {step.mode, step.red, step.green, step.blue});
+  return pad(zoomed_out(width(), height(), step.least, step.most, key_, draw), padding_of(step));
 }
 
 /// An image without boxes that fit stays as it is once the option for that is drawn.

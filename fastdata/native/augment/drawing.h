@@ -1,6 +1,6 @@
 // Draws the steps of a program for one sample: what they do to it becomes a list of operations,
-// which all follow: pixels (operations.h), boxes and points (targets.h), masks
-// (outlines/sampling.h), and the region that is decoded (geometry/folded.h).
+// which all follow: pixels (operations.h), boxes and points (targets.h), masks (masks.h), and the
+// region that is decoded (geometry/folded.h).
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct Erasure {
   uint64_t key;  // of the noise
 };
 
-/// The operations for one sample. Its size is then width x height.
+/// The operations for one sample. Its size is then width x height; 0: it is unfit for them.
 struct Drawn {
   std::vector<Call> calls;
   std::vector<Erasure> erasures;
@@ -58,11 +58,12 @@ class Drawing {
   }
 
  private:
-  struct Colour {
-    double red, green, blue;
+  struct Fill {
+    double red, green, blue, mask_fill;
   };
   struct Padding {
-    double mode, red, green, blue;
+    double mode;
+    Fill fill;
   };
   /// The arguments of torchvision's affine: degrees, pixels, a factor, degrees.
   struct Affinity {
@@ -82,16 +83,25 @@ class Drawing {
     drawn_.height = static_cast<int64_t>(height);
   }
 
+  template <typename Step>
+  static Fill fill_of(const Step& step) {
+    return {step.red, step.green, step.blue, step.mask_fill};
+  }
+  template <typename Step>
+  static Padding padding_of(const Step& step) {
+    return {step.mode, fill_of(step)};
+  }
+
   // Boxes are within the image; sizes and margins may be anything.
   void crop(const CropBox& box);
   Status pad(const Margins& margins, const Padding& padding);
   Status resize(const Size& size, double filter);
 
   static void inverse_of(const Affinity& to, double cx, double cy, double (&m)[6]);
-  Status warp(const double (&m)[6], double interpolation, const Colour& fill, double width,
+  Status warp(const double (&m)[6], double interpolation, const Fill& fill, double width,
               double height);
-  Status warp_tensor(const Affinity& to, double cx, double cy, double interpolation,
-                     const Colour& fill);
+  template <typename Step>
+  void warp_tensor(const Step& step, const Affinity& to);
 
   const uint64_t key_;
   Targets* const targets_;

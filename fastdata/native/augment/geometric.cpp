@@ -73,6 +73,8 @@ Status clamp_boxes(const Call&, Canvas&) { return {}; }
 
 Status sanitize_boxes(const Call&, Canvas&) { return {}; }
 
+Status warp_masks(const Call&, Canvas&) { return {}; }
+
 Status resize(const Call& call, Canvas& canvas) {
   const auto by = call.as<operations::Resize>();
   const Planes& image = canvas.image();

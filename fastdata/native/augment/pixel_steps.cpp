@@ -51,7 +51,7 @@ Point transformed(const double* m, double x, double y) {
 }  // namespace
 
 /// The image through an inverse matrix, as Image.transform takes it.
-Status Drawing::warp(const double (&m)[6], double interpolation, const Colour& fill, double width,
+Status Drawing::warp(const double (&m)[6], double interpolation, const Fill& fill, double width,
                      double height) {
   if (!is_possible(width, height)) return kBadSize;
   const operations::Affine made{m[0],          m[1],     m[2],       m[3],      m[4],  m[5],
@@ -60,27 +60,32 @@ Status Drawing::warp(const double (&m)[6], double interpolation, const Colour& f
   return {};
 }
 
-/// The same of a tensor, whose coordinates are from the middle of the image.
-Status Drawing::warp_tensor(const Affinity& to, double cx, double cy, double interpolation,
-                            const Colour& fill) {
+/// The same of a tensor, or else of masks alone, whose coordinates are from the middle of the
+/// image.
+template <typename Step>
+void Drawing::warp_tensor(const Step& step, const Affinity& to) {
+  if (!step.on_tensors && !targets_) return;
+  const double cx = step.centred ? step.x - static_cast<double>(width()) * 0.5 : 0;
+  const double cy = step.centred ? step.y - static_cast<double>(height()) * 0.5 : 0;
   double m[6];
   inverse_of(to, cx, cy, m);
-  add(Call::of(operations::TensorAffine{m[0], m[1], m[2], m[3], m[4], m[5], interpolation, fill.red,
-                                        fill.green, fill.blue}));
-  return {};
+  Call call = Call::of(operations::TensorAffine{
+      m[0], m[1], m[2], m[3], m[4], m[5], step.interpolation, step.red, step.green, step.blue});
+  if (!step.on_tensors) call.operation = Operation::warp_masks;  // of the same parameters
+  call.mask_fill = step.mask_fill;
+  add(call);
 }
 
 /// PIL.Image.Image.rotate (Pillow 13). Its short cuts for multiples of 90 degrees give what this
 /// gives, but for quarters that expand: there an odd sum of the sides would shift half a pixel.
 Status Drawing::take(const steps::Rotate& step, uint64_t) {
-  const Colour fill{step.red, step.green, step.blue};
+  const Fill fill = fill_of(step);
   const auto w = static_cast<double>(width()), h = static_cast<double>(height());
   double turn = std::fmod(step.angle, 360.0);  // Python's remainder has the divisor's sign
   if (turn < 0) turn += 360.0;
   const double cx = step.centred ? step.x : w / 2, cy = step.centred ? step.y : h / 2;
-  if (step.on_tensors)
-    return warp_tensor({-turn, 0, 0, 1, 0, 0}, step.centred ? step.x - w * 0.5 : 0,
-                       step.centred ? step.y - h * 0.5 : 0, step.interpolation, fill);
+  warp_tensor(step, {-turn, 0, 0, 1, 0, 0});
+  if (step.on_tensors) return {};
   const double angle = -(turn * kRadians);
   if (step.expand && !step.centred && (turn == 90 || turn == 270)) {
     const double sign = turn == 90 ? 1 : -1;
@@ -132,19 +137,17 @@ void Drawing::inverse_of(const Affinity& to, double cx, double cy, double (&m)[6
 /// About the image's centre, unless there is another.
 Status Drawing::take(const steps::Affine& step, uint64_t) {
   const Affinity to{step.angle, step.move_x, step.move_y, step.scale, step.shear_x, step.shear_y};
-  const Colour fill{step.red, step.green, step.blue};
+  warp_tensor(step, to);
+  if (step.on_tensors) return {};
   const auto w = static_cast<double>(width()), h = static_cast<double>(height());
-  if (step.on_tensors)
-    return warp_tensor(to, step.centred ? step.x - w * 0.5 : 0, step.centred ? step.y - h * 0.5 : 0,
-                       step.interpolation, fill);
   double m[6];
   inverse_of(to, step.centred ? step.x : w * 0.5, step.centred ? step.y : h * 0.5, m);
-  return warp(m, step.interpolation, fill, w, h);
+  return warp(m, step.interpolation, fill_of(step), w, h);
 }
 
 Status Drawing::take(const steps::Transform& step, uint64_t) {
   const double m[6] = {step.a, step.b, step.c, step.d, step.e, step.f};
-  return warp(m, step.interpolation, {step.red, step.green, step.blue},
+  return warp(m, step.interpolation, {step.red, step.green, step.blue, 0},
               static_cast<double>(width()), static_cast<double>(height()));
 }
 
@@ -184,6 +187,7 @@ Status Drawing::take(const steps::Perspective& step, uint64_t draw) {
                                      step.interpolation, step.red,  step.green, step.blue};
   Call call = Call::of(made);
   if (step.on_tensors) call.operation = Operation::tensor_perspective;  // of the same parameters
+  call.mask_fill = step.mask_fill;
   add(call);
   return {};
 }

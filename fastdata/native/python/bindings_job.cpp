@@ -234,6 +234,7 @@ struct Rendering {
   py::object program;
   std::array<uint8_t, 3> fill;
   py::object targets;
+  std::optional<MaskFills> mask_fills;
 };
 
 /// A task for one view of a batch, and the Python objects whose memory it uses.
@@ -254,6 +255,7 @@ class ViewTask {
       output.offset = normalisation_->offset;
     }
     std::copy(rendering_.fill.begin(), rendering_.fill.end(), task_->options.fill);
+    task_->options.mask_fills = rendering_.mask_fills;
     const bool draws = rendering_.key.has_value();
     if (draws != (rows != nullptr) || (draws && (!rendering_.cuts.is_none() || !task_->program)))
       throw py::value_error("rows, and rows alone, need a key and a program, instead of cuts");
@@ -309,7 +311,7 @@ class ViewTask {
     }
     if (task_->options.program && rendering_.cuts.is_none() && !rendering_.key)
       throw py::value_error("a program needs cuts, which have its keys");
-    if (!task_->options.program && channels == 1)
+    if (!task_->options.program && !rendering_.mask_fills && channels == 1)
       throw py::value_error("out of one channel needs a program that makes images grey");
   }
 
@@ -320,8 +322,10 @@ class ViewTask {
       if (moved->all.size() != count)
         throw py::value_error("targets are for cuts, and for as many samples");
     }
-    // Masks have a program of their own.
-    const bool drawn = moved && moved->program && moved->program == task_->program;
+    const bool is_mask = rendering_.mask_fills.has_value();
+    if (is_mask && (!moved || task_->program || rendering_.cuts.is_none()))
+      throw py::value_error("masks need cuts and targets, and have no program");
+    const bool drawn = moved && moved->program && (is_mask || moved->program == task_->program);
     const Cut* cut = cuts_of(rendering_.cuts, count);
     task_->samples.resize(count);
     for (size_t i = 0; i < count; i++) {
@@ -329,6 +333,7 @@ class ViewTask {
       sample.output = task_->outputs[i];
       if (moved) sample.targets = &moved->all[i];
       sample.cut = cut ? cut[i] : whole_cut(sample.output.width, sample.output.height);
+      if (is_mask) sample.cut.filter = static_cast<uint8_t>(kMaskFilter);
       // What was drawn fits the canvas that it was drawn for.
       if (drawn && moved->drawn[i].width > 0 && moved->all[i].width == sample.cut.canvas[0] &&
           moved->all[i].height == sample.cut.canvas[1])
@@ -510,13 +515,14 @@ out: N x H x W x 3, or a list of H x W x 3, with contiguous pixels or planes; bf
 integers. dtype: uint8, or (value / 255 - mean) / std as float32, float16 or bfloat16. cuts: the
 geometry of each sample; for Rows, it is drawn by the view's key. program: augmentations of what the
 cuts leave. fill: R, G and B outside the image. targets: boxes after the cuts, which crops of the
-program depend on; of those that have followed the program, its draw is taken.)")
+program depend on; of those that have followed the program, its draw is taken. mask_fills: of masks,
+which take the draw of targets: the bytes of each value of a fill.)")
       .def(py::init<py::object, std::string, Numbers, Numbers, py::object, std::optional<uint64_t>,
-                    py::object, std::array<uint8_t, 3>, py::object>(),
+                    py::object, std::array<uint8_t, 3>, py::object, std::optional<MaskFills>>(),
            py::arg("out"), py::kw_only(), py::arg("dtype") = "uint8", py::arg("mean") = py::none(),
            py::arg("std") = py::none(), py::arg("cuts") = py::none(), py::arg("key") = py::none(),
            py::arg("program") = py::none(), py::arg("fill") = std::array<uint8_t, 3>{},
-           py::arg("targets") = py::none());
+           py::arg("targets") = py::none(), py::arg("mask_fills") = py::none());
   py::class_<DecodeJob, PendingWork>(
       m, "DecodeJob",
       R"(A batch in one or more views; holds its samples' memory until it is done and dropped.

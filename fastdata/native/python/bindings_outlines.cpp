@@ -80,8 +80,8 @@ class MaskJob : public PendingWork {
   using Kept = std::pair<Row<int32_t>, Offsets>;
 
   MaskJob(const py::object& outlines, const py::object& cuts, const Row<int32_t>& sizes,
-          const py::object& out, const py::object& program, const std::optional<Kept>& kept,
-          const py::object& targets, uint8_t fill)
+          const py::object& out, const std::optional<Kept>& kept, const py::object& targets,
+          MaskFills fills, uint8_t fill)
       : MaskJob(std::make_shared<MaskTask>()) {
     const auto& bound = py::cast<const BoundOutlines&>(outlines);
     task_->outlines = bound.get();
@@ -89,15 +89,16 @@ class MaskJob : public PendingWork {
     task_->cuts = cuts_of(cuts, count);
     if (!task_->cuts) throw py::value_error("masks need cuts");
     task_->fill = fill;
-    if (!program.is_none()) task_->program = &py::cast<const StepProgram&>(program);
+    task_->fills = std::move(fills);
     if (!targets.is_none()) {
-      task_->targets = &py::cast<const BoundTargets&>(targets).all;
-      if (task_->targets->size() != count)
-        throw py::value_error("targets are not of as many images as there are");
+      const auto& moved = py::cast<const BoundTargets&>(targets);
+      if (moved.drawn.size() != count)
+        throw py::value_error("targets have not followed a program, or are of other images");
+      task_->drawn = moved.drawn.data();
     }
     keep(kept);
     lay_out(sizes, out_.emplace_back(out, /*writable=*/true));
-    held_ = py::make_tuple(outlines, cuts, program, targets);
+    held_ = py::make_tuple(outlines, cuts, targets);
   }
   ~MaskJob() override { end(); }
 
@@ -169,17 +170,17 @@ lengths; the lengths, uint32, or COCO's text, uint8).)")
            py::arg("runs") = py::none());
   py::class_<MaskJob, PendingWork>(
       m, "MaskJob",
-      R"(Masks of objects after each image's cut and its draws of program, 0 or 1 but for fills.
+      R"(Masks of objects after each image's cut and what is drawn for it, 0 or 1 but for fills.
 
 sizes: (width, height) of each image's masks, (N, 2). out: the masks of all images. kept: (numbers
-of the objects to paint in their image; offsets of each image's); None: all. The offset of a
-failure is one more than the object's number in its image; 0: no object's.)")
+of the objects to paint in their image; offsets of each image's); None: all. targets, mask_fills: as
+of a Rendering; without, nothing is done after the cut. fill: outside the image, by the cut. The
+offset of a failure is one more than the object's number in its image; 0: no object's.)")
       .def(py::init<const py::object&, const py::object&, const Row<int32_t>&, const py::object&,
-                    const py::object&, const std::optional<MaskJob::Kept>&, const py::object&,
-                    uint8_t>(),
+                    const std::optional<MaskJob::Kept>&, const py::object&, MaskFills, uint8_t>(),
            py::arg("outlines"), py::kw_only(), py::arg("cuts"), py::arg("sizes"), py::arg("out"),
-           py::arg("program") = py::none(), py::arg("kept") = py::none(),
-           py::arg("targets") = py::none(), py::arg("fill") = 0);
+           py::arg("kept") = py::none(), py::arg("targets") = py::none(),
+           py::arg("mask_fills") = MaskFills{}, py::arg("fill") = 0);
 }
 
 }  // namespace fastdata

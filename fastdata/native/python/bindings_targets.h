@@ -9,7 +9,7 @@
 namespace fastdata {
 
 /// One a sample, as they are after the geometry; and what the program that they followed does after
-/// it. A width of 0: the program does not fit.
+/// it.
 struct BoundTargets {
   std::vector<Targets> all;
   std::vector<Drawn> drawn;
