@@ -247,24 +247,20 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
 
   const Drawn* drawn = view.sample->drawn;
   if (options.mask_fills) {
-    if (!drawn) return {Code::bad_parameters, "nothing is drawn for its image"};
     if (Status s = draw_mask(*drawn, *options.mask_fills, drawn_); !s.ok()) return s;
     drawn = &drawn_;
   } else if (!drawn) {
     const uint64_t key = view.sample->cut.key;
-    Targets* targets = nullptr;
-    if (view.sample->targets && options.program->needs_boxes()) {
-      targets_ = *view.sample->targets;
-      targets = &targets_;
-    }
-    if (Status s = options.program->draw(key, width, height, drawn_, targets); !s.ok()) return s;
+    if (Status s = options.program->draw(key, width, height, drawn_); !s.ok()) return s;
     drawn = &drawn_;
   }
+  if (!drawn->status.ok()) return drawn->status;
   for (const Call& call : drawn->calls)
     if (Status s = fastdata::augment(call, canvas_); !s.ok()) return s;
 
   const Planes& image = canvas_.image();
-  if (image.width != output.width || image.height != output.height)
+  if (image.width != output.width || image.height != output.height || image.width != drawn->width ||
+      image.height != drawn->height)
     return {Code::bad_region, "augmentations made an image of another size than the output"};
   const bool grey = image.channels == 1;
   if (output.channels == 1 && !grey)

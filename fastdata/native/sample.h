@@ -41,8 +41,7 @@ struct SampleImage {
 struct Sample : SampleImage {
   Cut cut;
   Output output;
-  const Drawn* drawn = nullptr;      // what its program does to the canvas; null: drawn here
-  const Targets* targets = nullptr;  // of the canvas; for programs whose crops depend on boxes
+  const Drawn* drawn = nullptr;  // what its program does to the canvas; null: drawn here
 
   Box box() const { return {cut.box[0], cut.box[1], cut.box[2], cut.box[3]}; }
 };
@@ -111,7 +110,6 @@ class SampleDecoder {
   RowWriter writer_;
   Canvas canvas_;
   Drawn drawn_;
-  Targets targets_;
 };
 
 /// The calling thread's own decoder.

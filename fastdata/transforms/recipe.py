@@ -24,7 +24,7 @@ from fastdata.transforms.identity import name_of
 from fastdata.transforms.joint import Joint, Moved
 from fastdata.transforms.outcomes import Output, Unknown, tensor_image
 from fastdata.transforms.reading import Step
-from fastdata.transforms.tree import mask_fills, native_program
+from fastdata.transforms.tree import native_program
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,6 @@ class Program:
     def native(self) -> _native.StepProgram:
         """The core's program."""
         return native_program(self.pixels, leading=self.steps)
-
-    def mask_fills(self, dtype: str, first: int = 0) -> dict[float, tuple[int, ...]]:
-        """Return `fastdata.transforms.tree.mask_fills` of masks that follow its images."""
-        return mask_fills(self.pixels, self.mask_fill, dtype, first)
 
     def draw(self, widths: Any, heights: Any, keys: npt.NDArray[np.uint64]) -> Cuts:
         """Draw and compose the geometry for each image; a row depends on its size and key alone.
@@ -82,7 +78,7 @@ class Program:
     def move(self, targets: _native.Targets, keys: npt.NDArray[np.uint64]) -> tuple[Cuts, Moved]:
         """Draw as :meth:`draw`, and move boxes and points with the images."""
         cuts = targets.cut(self.native, keys)
-        return cuts, Moved(*targets.after(keys, self.native))
+        return cuts, Moved(*targets.after(self.native, keys))
 
     def batch_options(self) -> dict[str, Any]:
         """Return keyword arguments of `_native.Rendering`, for ``cuts`` of :meth:`draw`."""

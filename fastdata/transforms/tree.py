@@ -299,10 +299,10 @@ def mask_fills(
 ) -> dict[float, tuple[int, ...]]:
     """Return three bytes of each value that masks of a dtype are filled with, from a byte on.
 
-    The values are ``fill`` and those of the steps. Raise UsageError if a mask cannot have one.
+    The values are 0, ``fill`` and those of the steps. Raise UsageError if a mask cannot have one.
     """
     found = {}
-    for value in {fill, *tree_of(steps).mask_fills}:
+    for value in {0, fill, *tree_of(steps).mask_fills}:
         stored = np.array(value).astype(dtype)
         if stored.dtype != np.bool_ and stored != value:
             raise UsageError(

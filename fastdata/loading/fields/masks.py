@@ -25,6 +25,7 @@ from fastdata.loading.fields.field import (
 )
 from fastdata.text import human_size
 from fastdata.transforms.geometry import ANY_SIZE, Cuts
+from fastdata.transforms.tree import mask_fills
 
 if TYPE_CHECKING:
     from fastdata.decode.codecs import Encoded
@@ -245,7 +246,7 @@ def moved_mask(
     values = np.ascontiguousarray(pixels).view(np.uint8).reshape(rows, columns, -1)
     parts = []
     for first in range(0, values.shape[2], 3):
-        fills = program.mask_fills(pixels.dtype.str, first)
+        fills = mask_fills(program.pixels, program.mask_fill, pixels.dtype.str, first)
         options = {"cuts": cut, "targets": targets, "mask_fills": fills}
         options["fill"] = fills[program.mask_fill]
         parts.append(_moved(values[..., first : first + 3], size, options))

@@ -14,6 +14,7 @@ from fastdata import _native
 from fastdata.storage.arrow import as_arrow, list_lengths, list_offsets
 from fastdata.storage.fields import MASKS, RELATIVE, Field
 from fastdata.text import human_size
+from fastdata.transforms.tree import mask_fills
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +81,7 @@ class OutlinePainter:
         `SlotDraw`. ``skip`` are places of images whose masks are not wanted. Raise UsageError for
         masks of bytes that cannot have the program's fill.
         """
-        moved, fills = drawn.moved, program.mask_fills("|u1")
+        moved, fills = drawn.moved, mask_fills(program.pixels, program.mask_fill, "|u1")
         problems: dict[int, str] = {}
         lists, counts = self._lists(columns, problems)
         begins = np.cumsum([0, *counts])

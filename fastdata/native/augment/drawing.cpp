@@ -25,15 +25,16 @@ void Drawing::crop(const CropBox& box) {
   add(Call::of(operations::Crop{left, top, w, h}), w, h);
 }
 
-Status Drawing::pad(const Margins& margins, const Padding& padding) {
+template <typename Step>
+Status Drawing::pad(const Margins& margins, const Step& step) {
   const auto& [left, top, right, bottom] = margins;
   if (left == 0 && top == 0 && right == 0 && bottom == 0) return {};
   const double w = static_cast<double>(width()) + left + right;
   const double h = static_cast<double>(height()) + top + bottom;
   if (!is_possible(w, h)) return kBadSize;
-  const auto& [red, green, blue, mask_fill] = padding.fill;
-  Call call = Call::of(operations::Pad{left, top, right, bottom, padding.mode, red, green, blue});
-  call.mask_fill = mask_fill;
+  Call call = Call::of(
+      operations::Pad{left, top, right, bottom, step.mode, step.red, step.green, step.blue});
+  call.mask_fill = step.mask_fill;
   add(call, w, h);
   return {};
 }
@@ -135,7 +136,7 @@ Status Drawing::take(const steps::CentreCrop& step, uint64_t) {
   const Margins margins{static_cast<double>(left), static_cast<double>(top),
                         static_cast<double>(std::max<int64_t>(w - width(), 0) - left),
                         static_cast<double>(std::max<int64_t>(h - height(), 0) - top)};
-  if (Status s = pad(margins, padding_of(step)); !s.ok()) return s;
+  if (Status s = pad(margins, step); !s.ok()) return s;
   crop({std::max<int64_t>(x, 0), std::max<int64_t>(y, 0), w, h});
   return {};
 }
@@ -147,16 +148,15 @@ Status Drawing::take(const steps::RandomCrop& step, uint64_t draw) {
   const auto have_w = [&] { return static_cast<double>(width()); };
   const auto have_h = [&] { return static_cast<double>(height()); };
   const bool at_once = step.pads_smaller && step.mode == 0;
-  const Padding padding = padding_of(step);
   const double wider = at_once ? missing(w, have_w() + step.left + step.right) : 0;
   const double higher = at_once ? missing(h, have_h() + step.top + step.bottom) : 0;
   const Margins margins{step.left + wider, step.top + higher, step.right + wider,
                         step.bottom + higher};
-  if (Status s = pad(margins, padding); !s.ok()) return s;
+  if (Status s = pad(margins, step); !s.ok()) return s;
   if (step.pads_smaller) {
     const double across = missing(w, have_w()), down = missing(h, have_h());
-    if (Status s = pad({across, 0, across, 0}, padding); !s.ok()) return s;
-    if (Status s = pad({0, down, 0, down}, padding); !s.ok()) return s;
+    if (Status s = pad({across, 0, across, 0}, step); !s.ok()) return s;
+    if (Status s = pad({0, down, 0, down}, step); !s.ok()) return s;
   }
   if (!(w >= 1 && h >= 1 && w <= have_w() && h <= have_h()))
     return {Code::bad_parameters, "the image is smaller than a random crop that may not pad it"};
@@ -178,17 +178,17 @@ Status Drawing::take(const steps::FixedSizeCrop& step, uint64_t draw) {
 }
 
 Status Drawing::take(const steps::Pad& step, uint64_t) {
-  return pad({step.left, step.top, step.right, step.bottom}, padding_of(step));
+  return pad({step.left, step.top, step.right, step.bottom}, step);
 }
 
 Status Drawing::take(const steps::PadTo& step, uint64_t) {
   return pad({0, 0, std::max(step.width - static_cast<double>(width()), 0.0),
               std::max(step.height - static_cast<double>(height()), 0.0)},
-             padding_of(step));
+             step);
 }
 
 Status Drawing::take(const steps::ZoomOut& step, uint64_t draw) {
-  return pad(zoomed_out(width(), height(), step.least, step.most, key_, draw), padding_of(step));
+  return pad(zoomed_out(width(), height(), step.least, step.most, key_, draw), step);
 }
 
 /// An image without boxes that fit stays as it is once the option for that is drawn.

@@ -23,11 +23,12 @@ struct Erasure {
   uint64_t key;  // of the noise
 };
 
-/// The operations for one sample. Its size is then width x height; 0: it is unfit for them.
+/// The operations for one sample. Its size is then width x height.
 struct Drawn {
   std::vector<Call> calls;
   std::vector<Erasure> erasures;
   int64_t width = 0, height = 0;
+  Status status = {};  // of a batch's samples: why one could not be drawn
 };
 
 class Drawing {
@@ -58,13 +59,6 @@ class Drawing {
   }
 
  private:
-  struct Fill {
-    double red, green, blue, mask_fill;
-  };
-  struct Padding {
-    double mode;
-    Fill fill;
-  };
   /// The arguments of torchvision's affine: degrees, pixels, a factor, degrees.
   struct Affinity {
     double angle, x, y, scale, shear_x, shear_y;
@@ -83,23 +77,15 @@ class Drawing {
     drawn_.height = static_cast<int64_t>(height);
   }
 
-  template <typename Step>
-  static Fill fill_of(const Step& step) {
-    return {step.red, step.green, step.blue, step.mask_fill};
-  }
-  template <typename Step>
-  static Padding padding_of(const Step& step) {
-    return {step.mode, fill_of(step)};
-  }
-
-  // Boxes are within the image; sizes and margins may be anything.
+  // Boxes are within the image; sizes and margins may be anything. Steps have fills.
   void crop(const CropBox& box);
-  Status pad(const Margins& margins, const Padding& padding);
+  template <typename Step>
+  Status pad(const Margins& margins, const Step& step);
   Status resize(const Size& size, double filter);
 
   static void inverse_of(const Affinity& to, double cx, double cy, double (&m)[6]);
-  Status warp(const double (&m)[6], double interpolation, const Fill& fill, double width,
-              double height);
+  template <typename Step>
+  Status warp(const Step& step, const double (&m)[6], double width, double height);
   template <typename Step>
   void warp_tensor(const Step& step, const Affinity& to);
 

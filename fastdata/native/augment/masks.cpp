@@ -1,30 +1,26 @@
 #include "augment/masks.h"
 
+#include <type_traits>
+
 #include "resample/resample.h"
 
 namespace fastdata {
 
 Status draw_mask(const Drawn& image, const MaskFills& fills, Drawn& mask) {
-  if (image.width < 1) return {Code::bad_parameters, "its image is unfit for the operations"};
   mask.calls.clear();
   mask.erasures.clear();
   mask.width = image.width;
   mask.height = image.height;
   for (const Call& call : image.calls) {
-    const auto found = fills.find(call.mask_fill);
-    const auto add_filled = [&](auto by) -> Status {
-      if (found == fills.end()) return {Code::bad_parameters, "a fill that its mask cannot have"};
-      by.red = found->second[0];
-      by.green = found->second[1];
-      by.blue = found->second[2];
+    const auto fill = fills.find(call.mask_fill);
+    if (fill == fills.end()) return {Code::bad_parameters, "a fill that its mask cannot have"};
+    const auto add_filled = [&](auto by) {
+      by.red = fill->second[0];
+      by.green = fill->second[1];
+      by.blue = fill->second[2];
+      if constexpr (!std::is_same_v<decltype(by), operations::Pad>) by.interpolation = 0;
       mask.calls.push_back(Call::of(by));
-      return {};
     };
-    const auto add_warp = [&](auto by) {
-      by.interpolation = 0;
-      return add_filled(by);
-    };
-    Status status;
     switch (call.operation) {
       case Operation::flip_horizontal:
       case Operation::flip_vertical:
@@ -36,18 +32,17 @@ Status draw_mask(const Drawn& image, const MaskFills& fills, Drawn& mask) {
         mask.calls.push_back(Call::of(by));
         break;
       }
-      case Operation::pad: status = add_filled(call.as<operations::Pad>()); break;
+      case Operation::pad: add_filled(call.as<operations::Pad>()); break;
       case Operation::tensor_affine:
-      case Operation::warp_masks: status = add_warp(call.as<operations::TensorAffine>()); break;
+      case Operation::warp_masks: add_filled(call.as<operations::TensorAffine>()); break;
       case Operation::perspective:
       case Operation::tensor_perspective:
-        status = add_warp(call.as<operations::TensorPerspective>());
+        add_filled(call.as<operations::TensorPerspective>());
         break;
-      default: break;  // of colours, or of boxes; or of an image that is no tensor
+      default: break;
     }
-    if (!status.ok()) return status;
   }
-  return {};
+  return image.status;
 }
 
 }  // namespace fastdata

@@ -51,11 +51,12 @@ Point transformed(const double* m, double x, double y) {
 }  // namespace
 
 /// The image through an inverse matrix, as Image.transform takes it.
-Status Drawing::warp(const double (&m)[6], double interpolation, const Fill& fill, double width,
-                     double height) {
+template <typename Step>
+Status Drawing::warp(const Step& step, const double (&m)[6], double width, double height) {
   if (!is_possible(width, height)) return kBadSize;
-  const operations::Affine made{m[0],          m[1],     m[2],       m[3],      m[4],  m[5],
-                                interpolation, fill.red, fill.green, fill.blue, width, height};
+  const operations::Affine made{
+      m[0],     m[1],       m[2],      m[3],  m[4],  m[5], step.interpolation,
+      step.red, step.green, step.blue, width, height};
   add(Call::of(made), width, height);
   return {};
 }
@@ -79,7 +80,6 @@ void Drawing::warp_tensor(const Step& step, const Affinity& to) {
 /// PIL.Image.Image.rotate (Pillow 13). Its short cuts for multiples of 90 degrees give what this
 /// gives, but for quarters that expand: there an odd sum of the sides would shift half a pixel.
 Status Drawing::take(const steps::Rotate& step, uint64_t) {
-  const Fill fill = fill_of(step);
   const auto w = static_cast<double>(width()), h = static_cast<double>(height());
   double turn = std::fmod(step.angle, 360.0);  // Python's remainder has the divisor's sign
   if (turn < 0) turn += 360.0;
@@ -90,7 +90,7 @@ Status Drawing::take(const steps::Rotate& step, uint64_t) {
   if (step.expand && !step.centred && (turn == 90 || turn == 270)) {
     const double sign = turn == 90 ? 1 : -1;
     const double quarter[6] = {0, -sign, turn == 90 ? w : 0, sign, 0, turn == 90 ? 0 : h};
-    return warp(quarter, step.interpolation, fill, h, w);
+    return warp(step, quarter, h, w);
   }
   double sine, cosine;
   portable_sine_cosine(angle, sine, cosine);
@@ -98,7 +98,7 @@ Status Drawing::take(const steps::Rotate& step, uint64_t) {
   const Point moved = transformed(m, -cx, -cy);
   m[2] = moved.x + cx;
   m[5] = moved.y + cy;
-  if (!step.expand) return warp(m, step.interpolation, fill, w, h);
+  if (!step.expand) return warp(step, m, w, h);
   const Point corners[4] = {transformed(m, 0, 0), transformed(m, w, 0), transformed(m, w, h),
                             transformed(m, 0, h)};
   const auto by_x = [](const Point& p, const Point& q) { return p.x < q.x; };
@@ -110,7 +110,7 @@ Status Drawing::take(const steps::Rotate& step, uint64_t) {
   const Point centred = transformed(m, -(nw - w) / 2.0, -(nh - h) / 2.0);
   m[2] = centred.x;
   m[5] = centred.y;
-  return warp(m, step.interpolation, fill, nw, nh);
+  return warp(step, m, nw, nh);
 }
 
 /// torchvision's functional._get_inverse_affine_matrix (0.28).
@@ -142,13 +142,12 @@ Status Drawing::take(const steps::Affine& step, uint64_t) {
   const auto w = static_cast<double>(width()), h = static_cast<double>(height());
   double m[6];
   inverse_of(to, step.centred ? step.x : w * 0.5, step.centred ? step.y : h * 0.5, m);
-  return warp(m, step.interpolation, fill_of(step), w, h);
+  return warp(step, m, w, h);
 }
 
 Status Drawing::take(const steps::Transform& step, uint64_t) {
   const double m[6] = {step.a, step.b, step.c, step.d, step.e, step.f};
-  return warp(m, step.interpolation, {step.red, step.green, step.blue, 0},
-              static_cast<double>(width()), static_cast<double>(height()));
+  return warp(step, m, static_cast<double>(width()), static_cast<double>(height()));
 }
 
 /// torchvision's RandomPerspective.get_params and functional._get_perspective_coeffs. An image

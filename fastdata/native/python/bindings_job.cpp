@@ -316,28 +316,24 @@ class ViewTask {
   }
 
   void add_samples(size_t count) {
-    const BoundTargets* moved = nullptr;
-    if (!rendering_.targets.is_none()) {
-      moved = &py::cast<const BoundTargets&>(rendering_.targets);
-      if (moved->all.size() != count)
-        throw py::value_error("targets are for cuts, and for as many samples");
-    }
+    const Drawn* drawn = nullptr;
     const bool is_mask = rendering_.mask_fills.has_value();
-    if (is_mask && (!moved || task_->program || rendering_.cuts.is_none()))
+    if (!rendering_.targets.is_none()) {
+      const auto& moved = py::cast<const BoundTargets&>(rendering_.targets);
+      if (moved.drawn.size() != count)
+        throw py::value_error("targets are for as many samples, and have followed the program");
+      drawn = moved.drawn.data();
+    }
+    if (is_mask && (!drawn || task_->program || rendering_.cuts.is_none()))
       throw py::value_error("masks need cuts and targets, and have no program");
-    const bool drawn = moved && moved->program && (is_mask || moved->program == task_->program);
     const Cut* cut = cuts_of(rendering_.cuts, count);
     task_->samples.resize(count);
     for (size_t i = 0; i < count; i++) {
       Sample& sample = task_->samples[i];
       sample.output = task_->outputs[i];
-      if (moved) sample.targets = &moved->all[i];
       sample.cut = cut ? cut[i] : whole_cut(sample.output.width, sample.output.height);
       if (is_mask) sample.cut.filter = static_cast<uint8_t>(kMaskFilter);
-      // What was drawn fits the canvas that it was drawn for.
-      if (drawn && moved->drawn[i].width > 0 && moved->all[i].width == sample.cut.canvas[0] &&
-          moved->all[i].height == sample.cut.canvas[1])
-        sample.drawn = &moved->drawn[i];
+      if (drawn) sample.drawn = drawn + i;
     }
   }
 
@@ -514,9 +510,8 @@ void bind_job(py::module_& m) {
 out: N x H x W x 3, or a list of H x W x 3, with contiguous pixels or planes; bfloat16 as 16-bit
 integers. dtype: uint8, or (value / 255 - mean) / std as float32, float16 or bfloat16. cuts: the
 geometry of each sample; for Rows, it is drawn by the view's key. program: augmentations of what the
-cuts leave. fill: R, G and B outside the image. targets: boxes after the cuts, which crops of the
-program depend on; of those that have followed the program, its draw is taken. mask_fills: of masks,
-which take the draw of targets: the bytes of each value of a fill.)")
+cuts leave. fill: R, G and B outside the image. targets: they have followed the cuts and the program;
+its draw is taken. mask_fills: of masks, which follow the targets' program: the bytes of each fill.)")
       .def(py::init<py::object, std::string, Numbers, Numbers, py::object, std::optional<uint64_t>,
                     py::object, std::array<uint8_t, 3>, py::object, std::optional<MaskFills>>(),
            py::arg("out"), py::kw_only(), py::arg("dtype") = "uint8", py::arg("mean") = py::none(),

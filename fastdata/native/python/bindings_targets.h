@@ -3,17 +3,15 @@
 
 #include <vector>
 
-#include "augment/program.h"
+#include "augment/drawing.h"
 #include "augment/targets.h"
 
 namespace fastdata {
 
-/// One a sample, as they are after the geometry; and what the program that they followed does after
-/// it.
+/// One a sample, as they are after the geometry; and what the program that they followed does then.
 struct BoundTargets {
   std::vector<Targets> all;
   std::vector<Drawn> drawn;
-  const StepProgram* program = nullptr;
 };
 
 }  // namespace fastdata
