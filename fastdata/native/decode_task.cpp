@@ -28,7 +28,7 @@ int64_t nanoseconds(Clock::duration d) {
 /// of the output's rows, each of which is the window of a resize.
 void DecodeTask::share_among(int threads) {
   const size_t wanted = static_cast<size_t>(threads) / std::max<size_t>(count(), 1);
-  if (wanted > 1 && views.empty() && !options.on_canvas()) parts_ = wanted;
+  if (wanted > 1 && views.empty() && !options.program) parts_ = wanted;
 }
 
 void DecodeTask::make_samples() {
@@ -79,8 +79,9 @@ bool DecodeTask::may_divide(size_t i) const {
   const Sample& sample = samples[i];
   const Cut& cut = sample.cut;
   const Box box = sample.box();
-  if (sample.raw.pixels || cut.whole || cut.padding == 2 || (cut.flip & kFlipY) || box.y0 < 0 ||
-      box.y1 <= box.y0 || cut.window[1] < 0 || cut.window[1] > sample.output.height + cut.size[1])
+  if (sample.raw.pixels || sample.drawn || cut.whole || cut.padding == 2 || (cut.flip & kFlipY) ||
+      box.y0 < 0 || box.y1 <= box.y0 || cut.window[1] < 0 ||
+      cut.window[1] > sample.output.height + cut.size[1])
     return false;
   if (!extents) return sample.seek_points.size > 0 && sample.jpeg.size >= kPartialBytes;
   const Extent& extent = extents->extents[i];

@@ -140,7 +140,7 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
   const Cut& cut = view.sample->cut;
   plan.width = view.sample->output.width;
   plan.height = view.sample->output.height;
-  if (view.options->on_canvas()) {
+  if (view.on_canvas()) {
     plan.width = cut.canvas[0];
     plan.height = cut.canvas[1];
     if (Status s = canvas_.reset(plan.width, plan.height, view.channels()); !s.ok()) return s;
@@ -228,7 +228,7 @@ bool SampleDecoder::share(const SampleImage& image, int max_scans, size_t count)
 Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource& source) {
   const SampleOptions& options = *view.options;
   const Output& output = view.sample->output;
-  if (!options.on_canvas()) {
+  if (!view.on_canvas()) {
     place(source, plan, options.fill, output);
     return source.status();
   }
@@ -246,10 +246,7 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
   if (Status s = source.status(); !s.ok()) return s;
 
   const Drawn* drawn = view.sample->drawn;
-  if (options.mask_fills) {
-    if (Status s = draw_mask(*drawn, *options.mask_fills, drawn_); !s.ok()) return s;
-    drawn = &drawn_;
-  } else if (!drawn) {
+  if (!drawn) {
     const uint64_t key = view.sample->cut.key;
     if (Status s = options.program->draw(key, width, height, drawn_); !s.ok()) return s;
     drawn = &drawn_;

@@ -1,11 +1,9 @@
 // One sample from bytes to an array: decode, crop, resample, mirror, augment, normalise, erase.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "augment/canvas.h"
-#include "augment/masks.h"
 #include "augment/program.h"
 #include "buffer.h"
 #include "common.h"
@@ -41,7 +39,7 @@ struct SampleImage {
 struct Sample : SampleImage {
   Cut cut;
   Output output;
-  const Drawn* drawn = nullptr;  // what its program does to the canvas; null: drawn here
+  const Drawn* drawn = nullptr;  // for the canvas; null: nothing, or by the program
 
   Box box() const { return {cut.box[0], cut.box[1], cut.box[2], cut.box[3]}; }
 };
@@ -51,9 +49,6 @@ struct SampleOptions {
   int max_scans = kUsualMaxScans;        // JPEGs of more are not decoded
   const StepProgram* program = nullptr;  // if steps change pixels
   uint8_t fill[3] = {};                  // R, G, B of what cuts have outside the image
-  std::optional<MaskFills> mask_fills;   // of masks, which follow what is drawn for their image
-
-  bool on_canvas() const { return program || mask_fills; }
 };
 
 /// One of the views of an image; the image that the sample may have is not looked at.
@@ -61,8 +56,9 @@ struct SampleView {
   const Sample* sample;
   const SampleOptions* options;
 
-  /// Of the canvas before the program.
-  int channels() const { return options->mask_fills ? sample->output.channels : 3; }
+  bool on_canvas() const { return options->program || sample->drawn; }
+  /// Of the canvas: masks have those of their output, and no program.
+  int channels() const { return options->program ? 3 : sample->output.channels; }
 };
 
 /// Keeps its memory from one sample to the next. For one thread.

@@ -6,14 +6,16 @@
 
 namespace fastdata {
 
-Status draw_mask(const Drawn& image, const MaskFills& fills, Drawn& mask) {
-  mask.calls.clear();
-  mask.erasures.clear();
-  mask.width = image.width;
-  mask.height = image.height;
+namespace {
+
+Drawn draw_mask(const Drawn& image, const MaskFills& fills) {
+  Drawn mask{{}, {}, image.width, image.height, image.status};
   for (const Call& call : image.calls) {
     const auto fill = fills.find(call.mask_fill);
-    if (fill == fills.end()) return {Code::bad_parameters, "a fill that its mask cannot have"};
+    if (fill == fills.end()) {
+      mask.status = {Code::bad_parameters, "a fill that its mask cannot have"};
+      break;
+    }
     const auto add_filled = [&](auto by) {
       by.red = fill->second[0];
       by.green = fill->second[1];
@@ -42,7 +44,16 @@ Status draw_mask(const Drawn& image, const MaskFills& fills, Drawn& mask) {
       default: break;
     }
   }
-  return image.status;
+  return mask;
+}
+
+}  // namespace
+
+std::vector<Drawn> draw_masks(const std::vector<Drawn>& images, const MaskFills& fills) {
+  std::vector<Drawn> masks;
+  masks.reserve(images.size());
+  for (const Drawn& image : images) masks.push_back(draw_mask(image, fills));
+  return masks;
 }
 
 }  // namespace fastdata

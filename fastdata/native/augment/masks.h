@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <vector>
 
 #include "augment/drawing.h"
 
@@ -12,8 +13,8 @@ namespace fastdata {
 /// Values that masks are filled with, 0 too, and the bytes of each: channels of an image.
 using MaskFills = std::map<double, std::array<uint8_t, 3>>;
 
-/// Makes of the operations of an image those of its mask: nearest pixels, fills of its own, and no
-/// colours. Fails as the image's drawing; bad_parameters: `fills` lack one.
-Status draw_mask(const Drawn& image, const MaskFills& fills, Drawn& mask);
+/// Returns the operations of masks by those of their images: nearest pixels, fills of their own,
+/// and no colours. They fail as the images; bad_parameters: `fills` lack one.
+std::vector<Drawn> draw_masks(const std::vector<Drawn>& images, const MaskFills& fills);
 
 }  // namespace fastdata

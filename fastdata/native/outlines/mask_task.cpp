@@ -17,7 +17,6 @@ struct Scratch {
   MaskPainter painter;
   Changes changes;
   std::vector<size_t> begins;
-  Drawn drawn;
   Canvas canvas;
 };
 
@@ -74,10 +73,9 @@ Status MaskTask::work(size_t i) {
   const Cut& cut = cuts[i];
   sampling.begin(size.width, size.height);
   if (Status s = sampling.move(cut, fill); !s.ok()) return s;
-  std::vector<Call>& calls = scratch.drawn.calls;
-  calls.clear();
-  if (drawn)
-    if (Status s = draw_mask(drawn[i], fills, scratch.drawn); !s.ok()) return s;
+  if (drawn && !drawn[i].status.ok()) return drawn[i].status;
+  static const std::vector<Call> kNone;
+  const std::vector<Call>& calls = drawn ? drawn[i].calls : kNone;
   // From the first operation on that is not one of rows and columns, each mask is an image.
   size_t sampled = 0;
   for (bool done = true; sampled < calls.size(); sampled++) {

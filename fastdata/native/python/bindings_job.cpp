@@ -255,7 +255,6 @@ class ViewTask {
       output.offset = normalisation_->offset;
     }
     std::copy(rendering_.fill.begin(), rendering_.fill.end(), task_->options.fill);
-    task_->options.mask_fills = rendering_.mask_fills;
     const bool draws = rendering_.key.has_value();
     if (draws != (rows != nullptr) || (draws && (!rendering_.cuts.is_none() || !task_->program)))
       throw py::value_error("rows, and rows alone, need a key and a program, instead of cuts");
@@ -316,23 +315,22 @@ class ViewTask {
   }
 
   void add_samples(size_t count) {
+    const auto& fills = rendering_.mask_fills;
     const Drawn* drawn = nullptr;
-    const bool is_mask = rendering_.mask_fills.has_value();
-    if (!rendering_.targets.is_none()) {
-      const auto& moved = py::cast<const BoundTargets&>(rendering_.targets);
-      if (moved.drawn.size() != count)
-        throw py::value_error("targets are for as many samples, and have followed the program");
-      drawn = moved.drawn.data();
+    if (fills) {
+      if (task_->program) throw py::value_error("masks have no program");
+      masks_ = draw_masks(drawn_of(rendering_.targets, count), *fills);
+      drawn = masks_.data();
+    } else if (!rendering_.targets.is_none() && task_->options.program) {
+      drawn = drawn_of(rendering_.targets, count).data();
     }
-    if (is_mask && (!drawn || task_->program || rendering_.cuts.is_none()))
-      throw py::value_error("masks need cuts and targets, and have no program");
     const Cut* cut = cuts_of(rendering_.cuts, count);
     task_->samples.resize(count);
     for (size_t i = 0; i < count; i++) {
       Sample& sample = task_->samples[i];
       sample.output = task_->outputs[i];
       sample.cut = cut ? cut[i] : whole_cut(sample.output.width, sample.output.height);
-      if (is_mask) sample.cut.filter = static_cast<uint8_t>(kMaskFilter);
+      if (fills) sample.cut.filter = static_cast<uint8_t>(kMaskFilter);
       if (drawn) sample.drawn = drawn + i;
     }
   }
@@ -340,6 +338,7 @@ class ViewTask {
   Rendering rendering_;
   std::vector<View> out_;
   std::unique_ptr<Normalisation> normalisation_;
+  std::vector<Drawn> masks_;
   std::shared_ptr<DecodeTask> task_;
 };
 

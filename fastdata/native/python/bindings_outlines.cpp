@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "outlines/mask_task.h"
+#include "python/bindings_targets.h"
 #include "python/python_view.h"
 
 namespace fastdata {
@@ -81,7 +82,7 @@ class MaskJob : public PendingWork {
 
   MaskJob(const py::object& outlines, const py::object& cuts, const Row<int32_t>& sizes,
           const py::object& out, const std::optional<Kept>& kept, const py::object& targets,
-          MaskFills fills, uint8_t fill)
+          const MaskFills& fills, uint8_t fill)
       : MaskJob(std::make_shared<MaskTask>()) {
     const auto& bound = py::cast<const BoundOutlines&>(outlines);
     task_->outlines = bound.get();
@@ -89,16 +90,13 @@ class MaskJob : public PendingWork {
     task_->cuts = cuts_of(cuts, count);
     if (!task_->cuts) throw py::value_error("masks need cuts");
     task_->fill = fill;
-    task_->fills = std::move(fills);
     if (!targets.is_none()) {
-      const auto& moved = py::cast<const BoundTargets&>(targets);
-      if (moved.drawn.size() != count)
-        throw py::value_error("targets have not followed a program, or are of other images");
-      task_->drawn = moved.drawn.data();
+      masks_ = draw_masks(drawn_of(targets, count), fills);
+      task_->drawn = masks_.data();
     }
     keep(kept);
     lay_out(sizes, out_.emplace_back(out, /*writable=*/true));
-    held_ = py::make_tuple(outlines, cuts, targets);
+    held_ = py::make_tuple(outlines, cuts);
   }
   ~MaskJob() override { end(); }
 
@@ -150,6 +148,7 @@ class MaskJob : public PendingWork {
 
   py::object held_;
   std::vector<View> out_;
+  std::vector<Drawn> masks_;
   std::shared_ptr<MaskTask> task_;
 };
 
@@ -177,7 +176,8 @@ of the objects to paint in their image; offsets of each image's); None: all. tar
 of a Rendering; without, nothing is done after the cut. fill: outside the image, by the cut. The
 offset of a failure is one more than the object's number in its image; 0: no object's.)")
       .def(py::init<const py::object&, const py::object&, const Row<int32_t>&, const py::object&,
-                    const std::optional<MaskJob::Kept>&, const py::object&, MaskFills, uint8_t>(),
+                    const std::optional<MaskJob::Kept>&, const py::object&, const MaskFills&,
+                    uint8_t>(),
            py::arg("outlines"), py::kw_only(), py::arg("cuts"), py::arg("sizes"), py::arg("out"),
            py::arg("kept") = py::none(), py::arg("targets") = py::none(),
            py::arg("mask_fills") = MaskFills{}, py::arg("fill") = 0);

@@ -1,9 +1,11 @@
 // Targets of a batch of images, for jobs that draw crops with boxes.
 #pragma once
 
+#include <pybind11/pybind11.h>
+
 #include <vector>
 
-#include "augment/drawing.h"
+#include "augment/masks.h"
 #include "augment/targets.h"
 
 namespace fastdata {
@@ -13,5 +15,13 @@ struct BoundTargets {
   std::vector<Targets> all;
   std::vector<Drawn> drawn;
 };
+
+/// Returns what is drawn for so many samples.
+inline const std::vector<Drawn>& drawn_of(const pybind11::object& targets, size_t count) {
+  const auto& drawn = pybind11::cast<const BoundTargets&>(targets).drawn;
+  if (drawn.size() != count)
+    throw pybind11::value_error("targets are for as many samples, and have followed a program");
+  return drawn;
+}
 
 }  // namespace fastdata
