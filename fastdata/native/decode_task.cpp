@@ -151,9 +151,14 @@ Status DecodeTask::work(size_t step) {
 
 Status DecodeTask::read(size_t i, Work& work) {
   Sample& sample = work.sample;
-  sample.orientation = extents->extents[i].orientation;
+  const Extent& extent = extents->extents[i];
+  sample.orientation = extent.orientation;
+  if (extent.check_size) {
+    sample.expected_width = extents->widths[i];
+    sample.expected_height = extents->heights[i];
+  }
   const int8_t encoding = extents->encodings[i];
-  if (!is_native(encoding) && !extents->extents[i].corrupt)
+  if (!is_native(encoding) && !extent.corrupt)
     return {Code::not_jpeg, "an encoding for another decoder"};
   ByteSpan blob;
   bool done = false;
@@ -161,11 +166,6 @@ Status DecodeTask::read(size_t i, Work& work) {
   if (Status s = thread_reader().read(*extents, i, check, blob); !s.ok()) return s;
   if (encoding != kRawEncoding) {
     sample.jpeg = blob;
-    const Extent& extent = extents->extents[i];
-    if (extent.check_size) {
-      sample.expected_width = extents->widths[i];
-      sample.expected_height = extents->heights[i];
-    }
     const FileStamp& stamp = thread_reader().stamp();
     if (extent.has_stamp && !(extent.stamp == stamp)) {
       sample.seek_points = {};  // they are of the file as it was
@@ -231,10 +231,6 @@ Status DecodeTask::read_parts(size_t i, Work& work, bool& read) {
     return {Code::changed, "its bytes have changed since it was packed"};
   sample.present = parts.mcus;
   sample.seek_points = seek_points;
-  if (extent.check_size) {
-    sample.expected_width = extents->widths[i];
-    sample.expected_height = extents->heights[i];
-  }
   return {};
 }
 

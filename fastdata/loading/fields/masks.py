@@ -242,30 +242,20 @@ def moved_mask(
     (width, height) of the result; ``targets`` are the image's, after the `Program.move`. Raise
     DecodeError if the steps cannot be done to it, UsageError for a fill that it cannot have.
     """
-    rows, columns = pixels.shape[:2]
+    (rows, columns), (width, height) = pixels.shape[:2], size
     values = np.ascontiguousarray(pixels).view(np.uint8).reshape(rows, columns, -1)
-    parts = []
-    for first in range(0, values.shape[2], 3):
-        fills = mask_fills(program.pixels, program.mask_fill, pixels.dtype.str, first)
-        options = {"cuts": cut, "targets": targets, "mask_fills": fills}
-        options["fill"] = fills[program.mask_fill]
-        parts.append(_moved(values[..., first : first + 3], size, options))
-    moved = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
-    moved = np.ascontiguousarray(moved).view(pixels.dtype)
-    return np.ascontiguousarray(moved.transpose(2, 0, 1))
-
-
-def _moved(
-    values: npt.NDArray[np.uint8], size: tuple[int, int], options: dict[str, Any]
-) -> npt.NDArray[np.uint8]:
-    """Return one to three bytes of each pixel, (rows, columns, count)."""
     count = values.shape[2]
-    width, height = size
-    channels = 1 if count == 1 else 3
-    if count == 2:
+    if count % 3 == 2:  # an image has one channel, or three
         values = np.concatenate([values, values[..., :1]], axis=2)
-    values = np.ascontiguousarray(values)
-    out = np.empty((1, height, width, channels), np.uint8)
-    if (verdict := decode_one(values, [_native.Rendering(out, **options)])) is not None:
-        raise DecodeError(*verdict)
-    return out[0, ..., :count]
+    parts = []
+    for first in range(0, count, 3):
+        part = np.ascontiguousarray(values[..., first : first + 3])
+        parts.append(np.empty((height, width, part.shape[2]), np.uint8))
+        fills = mask_fills(program.pixels, program.mask_fill, pixels.dtype.str, first)
+        options: dict[str, Any] = {"mask_fills": fills, "fill": fills[program.mask_fill]}
+        rendering = _native.Rendering(parts[-1][None], cuts=cut, targets=targets, **options)
+        if (verdict := decode_one(part, [rendering])) is not None:
+            raise DecodeError(*verdict)
+    moved = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
+    moved = np.ascontiguousarray(moved[..., :count]).view(pixels.dtype)
+    return np.ascontiguousarray(moved.transpose(2, 0, 1))

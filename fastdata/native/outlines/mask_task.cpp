@@ -73,9 +73,8 @@ Status MaskTask::work(size_t i) {
   const Cut& cut = cuts[i];
   sampling.begin(size.width, size.height);
   if (Status s = sampling.move(cut, fill); !s.ok()) return s;
-  if (drawn && !drawn[i].status.ok()) return drawn[i].status;
-  static const std::vector<Call> kNone;
-  const std::vector<Call>& calls = drawn ? drawn[i].calls : kNone;
+  if (!drawn[i].status.ok()) return drawn[i].status;
+  const std::vector<Call>& calls = drawn[i].calls;
   // From the first operation on that is not one of rows and columns, each mask is an image.
   size_t sampled = 0;
   for (bool done = true; sampled < calls.size(); sampled++) {

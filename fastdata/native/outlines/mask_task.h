@@ -36,7 +36,7 @@ class MaskTask final : public Task {
  public:
   Outlines outlines;
   const Cut* cuts = nullptr;             // one an image
-  const Drawn* drawn = nullptr;          // for each image's masks, after the cut; null: nothing
+  std::vector<Drawn> drawn;              // for each image's masks, after the cut
   uint8_t fill = 0;                      // of what cuts have outside the image
   std::vector<int32_t> kept;             // of each image: numbers of objects to paint
   std::vector<int64_t> offsets;          // of each image's in `kept`

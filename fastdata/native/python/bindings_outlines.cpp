@@ -81,7 +81,7 @@ class MaskJob : public PendingWork {
   using Kept = std::pair<Row<int32_t>, Offsets>;
 
   MaskJob(const py::object& outlines, const py::object& cuts, const Row<int32_t>& sizes,
-          const py::object& out, const std::optional<Kept>& kept, const py::object& targets,
+          const py::object& out, const Kept& kept, const py::object& targets,
           const MaskFills& fills, uint8_t fill)
       : MaskJob(std::make_shared<MaskTask>()) {
     const auto& bound = py::cast<const BoundOutlines&>(outlines);
@@ -90,10 +90,7 @@ class MaskJob : public PendingWork {
     task_->cuts = cuts_of(cuts, count);
     if (!task_->cuts) throw py::value_error("masks need cuts");
     task_->fill = fill;
-    if (!targets.is_none()) {
-      masks_ = draw_masks(drawn_of(targets, count), fills);
-      task_->drawn = masks_.data();
-    }
+    task_->drawn = draw_masks(drawn_of(targets, count), fills);
     keep(kept);
     lay_out(sizes, out_.emplace_back(out, /*writable=*/true));
     held_ = py::make_tuple(outlines, cuts);
@@ -103,16 +100,9 @@ class MaskJob : public PendingWork {
  private:
   explicit MaskJob(std::shared_ptr<MaskTask> task) : PendingWork(task), task_(std::move(task)) {}
 
-  void keep(const std::optional<Kept>& kept) {
+  void keep(const Kept& kept) {
     const Outlines& outlines = task_->outlines;
-    if (!kept) {
-      task_->offsets.assign(outlines.objects, outlines.objects + outlines.size + 1);
-      for (size_t i = 0; i < outlines.size; i++)
-        for (int64_t k = 0; k < outlines.count(i); k++)
-          task_->kept.push_back(static_cast<int32_t>(k));
-      return;
-    }
-    const auto& [numbers, offsets] = *kept;
+    const auto& [numbers, offsets] = kept;
     const int64_t* first =
         offsets_of(offsets, static_cast<py::ssize_t>(outlines.size), numbers.size());
     for (size_t i = 0; i < outlines.size; i++)
@@ -148,7 +138,6 @@ class MaskJob : public PendingWork {
 
   py::object held_;
   std::vector<View> out_;
-  std::vector<Drawn> masks_;
   std::shared_ptr<MaskTask> task_;
 };
 
@@ -172,15 +161,12 @@ lengths; the lengths, uint32, or COCO's text, uint8).)")
       R"(Masks of objects after each image's cut and what is drawn for it, 0 or 1 but for fills.
 
 sizes: (width, height) of each image's masks, (N, 2). out: the masks of all images. kept: (numbers
-of the objects to paint in their image; offsets of each image's); None: all. targets, mask_fills: as
-of a Rendering; without, nothing is done after the cut. fill: outside the image, by the cut. The
-offset of a failure is one more than the object's number in its image; 0: no object's.)")
+of the objects to paint in their image; offsets of each image's). targets, mask_fills, fill: as of a
+Rendering. The offset of a failure is one more than the object's number in its image; 0: no object's.)")
       .def(py::init<const py::object&, const py::object&, const Row<int32_t>&, const py::object&,
-                    const std::optional<MaskJob::Kept>&, const py::object&, const MaskFills&,
-                    uint8_t>(),
+                    const MaskJob::Kept&, const py::object&, const MaskFills&, uint8_t>(),
            py::arg("outlines"), py::kw_only(), py::arg("cuts"), py::arg("sizes"), py::arg("out"),
-           py::arg("kept") = py::none(), py::arg("targets") = py::none(),
-           py::arg("mask_fills") = MaskFills{}, py::arg("fill") = 0);
+           py::arg("kept"), py::arg("targets"), py::arg("mask_fills"), py::arg("fill") = 0);
 }
 
 }  // namespace fastdata
