@@ -296,7 +296,7 @@ def native_program(
 @lru_cache(maxsize=128)
 def mask_fills(
     steps: tuple[Emits, ...], fill: float, dtype: str, first: int = 0
-) -> dict[float, tuple[int, ...]]:
+) -> dict[Any, tuple[int, ...]]:
     """Return three bytes of each value that masks of a dtype are filled with, from a byte on.
 
     The values are 0, ``fill`` and those of the steps. Raise UsageError if a mask cannot have one.
