@@ -316,8 +316,8 @@ def _do_as_drawn(oracle: Oracle, program: Any, key: Any) -> None:
 
     before = np.eye(3)
     for number, step in enumerate(program.steps, 1):
-        drawn, _ = cut(program.steps[:number])
-        matrix = drawn["matrix"].reshape(3, 3)
+        drawn, targets = cut(program.steps[:number])
+        *_, (matrix,) = targets.after(native_program(()), key)
         oracle.cut(step, matrix @ np.linalg.inv(before), tuple(drawn["canvas"].tolist()))
         before = matrix
     drawn, targets = cut(program.steps)
