@@ -77,8 +77,8 @@ class Program:
 
     def move(self, targets: _native.Targets, keys: npt.NDArray[np.uint64]) -> tuple[Cuts, Moved]:
         """Draw as :meth:`draw`, and move boxes and points with the images."""
-        cuts = targets.cut(self.native, keys)
-        return cuts, Moved(*targets.after(self.native, keys))
+        cuts, *moved = targets.move(self.native, keys)
+        return cuts, Moved(*moved)
 
     def batch_options(self) -> dict[str, Any]:
         """Return keyword arguments of `_native.Rendering`, for ``cuts`` of :meth:`draw`."""
