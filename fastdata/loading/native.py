@@ -121,16 +121,9 @@ class NativePath:
         if self.in_part and isinstance(images, ImageField):
             fetches = partial(images.plan_fetches, numbering, key)
         blobs = blobs_among(self.source, self._fields)
-        remote = self.source.start_pass(PassRequest(batches, numbering, bad, fetches, blobs))
+        schedule = BatchSchedule(batches, numbering, key, bad, among=among, drops=drops)
+        remote = self.source.start_pass(PassRequest(schedule, numbering, bad, fetches, blobs))
         context.remote = counters.remote = remote
-        schedule = BatchSchedule(
-            batches if remote is None else remote,
-            numbering,
-            key,
-            bad,
-            among=among,
-            drops=drops,
-        )
 
         def close() -> None:
             if remote is not None:
