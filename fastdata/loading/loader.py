@@ -251,42 +251,34 @@ class DataLoader(Resumable[T], Generic[T]):
     # Iteration.
 
     def __iter__(self) -> Any:
-        """Return one pass over the samples: a new iterator each time."""
-        return self._iter_through(None)
-
-    def _iter_through(self, through: Callable[[Any], Any] | None) -> Any:
-        """Return one pass; its batches go ``through`` a function, such as a `DeviceLoader`'s."""
-        if through is not None and type(self).__iter__ is not DataLoader.__iter__:
-            return through(iter(self))
+        """Return one pass over the samples, which begins with its first batch."""
         self._warn_unsharded()
         self._resolved.arguments.check_ranks()
         self._follow_samplers()
         self._latest.progress = None
         settled = self._next()
-        batches = self._pass(settled)
-        if through is not None:
-            batches = through(batches)
-        module = sys.modules.get("accelerate.state") if self._shares_samples else None
-        if module is not None and module.GradientState._shared_state:
-            return ReportedPass(batches, self._remainder, module.GradientState())
-        return batches
-
-    def _pass(self, settled: Position | None) -> Any:
-        """Return a pass that begins at ``settled``, unless that is changed before its first batch.
-
-        None is an epoch's end.
-        """
+        batches: Iterator[Any]
         if self._native is not None:
             if settled is not None:
                 self._native.prepare(settled)
             latest = self._latest_on_host()
             begin = partial(self._begin_native, settled)
-            return self._on_device(NativeIterator(begin, self._length, latest), latest)
+            batches = self._on_device(NativeIterator(begin, self._length, latest), latest)
+        elif self._is_torchs_own:
+            batches = self._begin_torch(settled)
+        else:
+            batches = Pass(partial(self._begin_torch, settled), self._length)
+        module = sys.modules.get("accelerate.state") if self._shares_samples else None
+        if module is not None and module.GradientState._shared_state:
+            return ReportedPass(batches, self._remainder, module.GradientState())
+        return batches
+
+    @property
+    def _is_torchs_own(self) -> bool:
+        """Whether a pass is torch's own iterator, as no epoch matters."""
         plain = self._resolved.path == "torch" and self.seed is None and self.device is None
-        torchs_own = isinstance(self.sampler, (ShuffledRows, SequentialOrder))
-        if plain and torchs_own and not self._follows:
-            return self._begin_torch(settled)  # no epoch matters, so the iterator is torch's own
-        return Pass(partial(self._begin_torch, settled), self._length)
+        own = isinstance(self.sampler, (ShuffledRows, SequentialOrder))
+        return plain and own and not self._follows
 
     @property
     def _follows(self) -> list[Any]:

@@ -100,6 +100,11 @@ class ReportedPass(WrappedPass):
         self._count()
         return batch
 
+    def reported_through(self, function: Callable[[Iterator[Any]], Iterator[Any]]) -> ReportedPass:
+        """Report what a function makes of the batches, in their place."""
+        self._batches = function(self._batches)
+        return self
+
     def _count(self) -> None:
         assert self._left is not None
         self._left -= 1
