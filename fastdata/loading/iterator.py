@@ -94,7 +94,7 @@ class NativeIterator(Iterator[Any]):
         begun = self._begin()
         self._begin = None
         if begun is None:
-            self._length, self._close = int, None
+            self._length, self._close = (lambda: 0), None
             return
         if self._close is None:  # by another thread, meanwhile
             begun.close()
@@ -115,7 +115,9 @@ class NativeIterator(Iterator[Any]):
         return length
 
     def __next__(self) -> Any:
-        if os.getpid() != self._process and self._close is not None:
+        if self._close is None:
+            raise _closed()
+        if os.getpid() != self._process:
             raise after_fork()
         with self._taking:
             self._open()

@@ -307,7 +307,7 @@ class DataLoader(Resumable[T], Generic[T]):
             self._reopen(resolved)
         return self._settled()
 
-    def _start(self, settled: Position | None) -> Position | None:
+    def _start(self, settled: Position | None, native: bool) -> Position | None:
         """Return where a pass begins that was to begin at ``settled``; None: an epoch's end."""
         self._follow_samplers()
         if self._at_end:
@@ -315,19 +315,18 @@ class DataLoader(Resumable[T], Generic[T]):
             self._settled().warn_ended()
             return None
         if settled is None or settled is not self._resume:
-            native = self._native is not None
             settled = self._next()
-            if native != (self._native is not None):
-                raise UsageError(
-                    f"this epoch's transform takes another path: {self._resolved.reason}",
-                    "Call set_epoch before iter(loader).",
-                )
         assert settled is not None
+        if native != self._resolved.native:
+            raise UsageError(
+                f"the dataset has left the path of this iterator: {self._resolved.reason}",
+                "Call iter(loader) after set_epoch, and after changes of the dataset.",
+            )
         return replace(settled, named=self._named)
 
     def _begin_native(self, settled: Position | None) -> Begun | None:
         """Begin a pass on the native path; return None for an epoch's end."""
-        start = self._start(settled)
+        start = self._start(settled, True)
         if start is None:
             return None
         assert self._native is not None
@@ -337,7 +336,7 @@ class DataLoader(Resumable[T], Generic[T]):
 
     def _begin_torch(self, settled: Position | None) -> Iterator[Any]:
         """Begin a pass on another path; return its batches."""
-        start = self._start(settled)
+        start = self._start(settled, False)
         if start is None:
             return NoBatches()
         progress, batches = self._torch_pass(start)

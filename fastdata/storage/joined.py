@@ -254,6 +254,7 @@ class _OwnBatches:
 
     @property
     def taken(self) -> int:
+        """How many were taken."""
         return self._schedule.taken
 
     def ahead(self, number: int) -> tuple[Rows, Any, int] | None:

@@ -164,12 +164,14 @@ class Measured(NamedTuple):
 
 
 class Lookahead(Protocol):
-    """Batches of a pass: how many were ``taken``, and those ahead of these, by number."""
+    """Batches of a pass."""
 
     @property
-    def taken(self) -> int: ...
+    def taken(self) -> int:
+        """How many were taken."""
 
-    def ahead(self, number: int) -> tuple[Rows, Any, int] | None: ...
+    def ahead(self, number: int) -> tuple[Rows, Any, int] | None:
+        """Return the draws of batch ``number``, which was not taken, and more; None at the end."""
 
 
 class PassRequest(NamedTuple):
