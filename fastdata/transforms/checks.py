@@ -163,12 +163,14 @@ def around(middle: float, least: float, most: float) -> Check:
 
 
 def angles(who: str, name: str, value: Any, counts: tuple[int, ...] = (2,)) -> tuple[float, ...]:
-    """Check angles: a number d means (-d, d)."""
+    """Check angles, from and to; a number d means (-d, d)."""
     if isinstance(value, kinds.Real):
         number(who, name, value, 0, math.inf)
         return -float(value), float(value)
     count = len(value) if isinstance(value, Sequence) and len(value) in counts else counts[0]
-    return numbers(who, name, value, count)
+    values = numbers(who, name, value, count)
+    pairs = [interval(who, name, values[at : at + 2], -math.inf) for at in range(0, count, 2)]
+    return tuple(angle for pair in pairs for angle in pair)
 
 
 def fill(who: str, name: str, value: Any) -> tuple[int, int, int]:
