@@ -511,7 +511,7 @@ def test_ready_begins_decoding_and_tells_when_it_is_done(device: str | None) -> 
 
 def test_a_loader_without_states_takes_no_state_but_its_own() -> None:
     loader = DeviceLoader(torch.utils.data.DataLoader(torch.zeros(8), 4), "cpu")  # type: ignore[arg-type]
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="state_dict"):
         own = loader.state_dict()
     loader.load_state_dict(own)
     resumable = DeviceLoader(DataLoader(images(), 8), "cpu")
