@@ -391,7 +391,7 @@ class DataLoader(Resumable[T], Generic[T]):
         self._noticed = True
         if all(map(in_memory, leaves(self.dataset))):
             return batches
-        return NoticingPass(batches, self.batch_sampler is not None, self._warn_slow_path)
+        return NoticingPass(batches, self.collate_fn, self._warn_slow_path)
 
     def _on_device(self, batches: Iterator[Any], latest: LatestPass | None = None) -> Iterator[Any]:
         """Return the batches on their device; ``latest`` has the progress on the host."""
