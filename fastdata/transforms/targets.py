@@ -41,12 +41,6 @@ class _OfBoxes(Transform):
     def declines(self, reading: Reading) -> Declined | None:
         return _without_boxes(reading)
 
-    def works_on_floats(self, normalised: bool) -> bool:
-        return True
-
-    def cut(self, reading: Reading) -> Reading | None:
-        return reading.with_geometry(self)
-
 
 @dataclass(frozen=True)
 class ClampBoundingBoxes(_OfBoxes):
@@ -231,9 +225,6 @@ class RandomIoUCrop(Transform):
 
     def size_after(self, size: Fixed) -> Fixed:
         return None
-
-    def works_on_floats(self, normalised: bool) -> bool:
-        return True
 
     def emit(self, tree: Builder) -> None:
         options: Any = self.sampler_options
