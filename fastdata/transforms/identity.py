@@ -21,8 +21,6 @@ from operator import is_
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
-from PIL import Image
-
 from fastdata.errors import UsageError
 from fastdata.text import class_name
 
@@ -268,11 +266,6 @@ def composed(transform: Any) -> tuple[Any, ...] | None:
     if name_in(transform, "torchvision.transforms", "torchvision.transforms.v2") == "Compose":
         return tuple(transform.transforms)
     return tuple(transform) if name_in(transform, "torch.nn") == "Sequential" else None
-
-
-def pillow_changed() -> str:
-    """Say in a clause which name of Pillow's images was replaced; "" for none."""
-    return changed(Image)
 
 
 def changed(holder: type[Any] | ModuleType) -> str:
