@@ -85,13 +85,11 @@ class DeviceLoader:
         def transfer(batches: Iterator[Any]) -> Iterator[Any]:
             return DeviceIterator(batches, self._where, tracker, self._batch_transform)
 
-        # Batches that were prefetched here are not taken yet: a fastdata.DataLoader reports to
-        # Accelerate the batches behind the transfer. Wrappers pass attributes on, types do not.
-        iter_through = getattr(type(self.loader), "_iter_through", None)
-        if iter_through is None:
-            batches = transfer(iter(self.loader))
-        else:
-            batches = iter_through(self.loader, transfer)
+        batches = iter(self.loader)
+        # Batches that were prefetched here are not taken yet: a pass that reports to Accelerate
+        # reports those behind the transfer.
+        through = getattr(batches, "reported_through", None)
+        batches = transfer(batches) if through is None else through(transfer)
         self._reached.clear()
         return batches
 

@@ -31,7 +31,6 @@ from fastdata.maintenance.checks import (
     file_problem,
     reason,
 )
-from fastdata.remote.manifests import read_manifest
 from fastdata.remote.opening import RemoteSource
 from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.staging.copying import Place
@@ -39,7 +38,7 @@ from fastdata.storage import formats
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL, StoredField
 from fastdata.storage.files import crc32c_file
-from fastdata.storage.manifest import FileEntry, Manifest, PartsError, PartsManifest
+from fastdata.storage.manifest import FileEntry, PartsError, PartsManifest
 from fastdata.storage.packed import IndexedSource, PackedSource, own_files
 from fastdata.storage.row_groups import split_name
 from fastdata.text import human_count
@@ -119,10 +118,11 @@ def verify(
     if workers is not None and workers < 1:
         raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
     try:
-        return _verify_one(path, fast, workers, progress, storage_options)
+        source = _opened(path, storage_options)
     except PartsError as error:
         parts = error.manifest
-    return _verify_parts(os.fspath(path), parts, fast, workers, progress, storage_options)
+        return _verify_parts(os.fspath(path), parts, fast, workers, progress, storage_options)
+    return _verify_one(source, fast, workers, progress)
 
 
 def _verify_parts(
@@ -143,11 +143,11 @@ def _verify_parts(
     for part in parts.parts:
         where = join_url(place, part.name) if is_url(place) else f"{place.rstrip('/')}/{part.name}"
         try:
-            manifest = Manifest.parse(read_manifest(where, storage_options), redact(where))
-            if difference := parts.problem_of(part, manifest):
+            source = _opened(where, storage_options)
+            if difference := parts.problem_of(part, source.manifest):
                 of_part = [Problem(redact(where), difference)]
             else:
-                checked = _verify_one(where, fast, workers, advance, storage_options)
+                checked = _verify_one(source, fast, workers, advance)
                 files, of_part = files + checked.files, checked.problems
         except DatasetError as error:
             of_part = [Problem(redact(where), error.what.removeprefix(f"{redact(where)}: "))]
@@ -159,13 +159,11 @@ def _verify_parts(
 
 
 def _verify_one(
-    path: str | os.PathLike[str],
+    source: PackedSource | RemoteSource,
     fast: bool,
     workers: int | None,
     progress: Callable[[int, int], None] | None,
-    storage_options: Mapping[str, Any] | None,
 ) -> Verification:
-    source = _opened(path, storage_options)
     manifest, findings = source.manifest, _Findings()
     findings.add(_check_sizes(source))
     fields = _check_indexes(source, findings)

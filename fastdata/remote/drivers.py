@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from fastdata.errors import RemoteError, UsageError
+from fastdata.errors import FastdataError, RemoteError, UsageError
 from fastdata.remote.answers import bounded_options
-from fastdata.remote.retries import describe_error
+from fastdata.remote.requests import in_thread, loop_of, run_on
+from fastdata.remote.retries import Retries, describe_error, may_pass
 from fastdata.remote.urls import redact, remember_query, remember_secrets, scheme_of
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def open_filesystem(
 
     Raises:
         UsageError: The URL is malformed, its driver is missing, or rejects the options.
-        RemoteError: The driver's host is unknown.
+        RemoteError: The driver's host is unknown, or cannot be reached.
     """
     scheme = scheme_of(url)
     options = dict(storage_options or {})
@@ -71,19 +72,38 @@ def open_filesystem(
         key = os.getpid(), scheme, json.dumps(options, sort_keys=True, default=repr)
         opened = _opened.get(key)
         if opened is None:
-            made = _make(scheme, driver, options)
-            _require_host(url, made)
+            made = run_on(loop_of(None), _made(url, driver, options))
             opened = _opened.setdefault(key, made)  # another thread may have been faster
-    except RemoteError:
+    except FastdataError:
         raise
     except Exception as error:
-        raise UsageError(
-            f"{redact(url)}: cannot open it: {describe_error(error)}",
-            "Check the URL and --storage-option.",
-        ) from None
+        raise _cannot_open(url, error) from None
     if scheme in BUCKETS and "//" in path:
         raise empty_part(url)
     return opened, path
+
+
+async def _made(
+    url: str, driver: type[fsspec.AbstractFileSystem], options: dict[str, Any]
+) -> fsspec.AbstractFileSystem:
+    """Make a filesystem; retry, because some drivers connect at once."""
+
+    async def attempt() -> fsspec.AbstractFileSystem:
+        try:
+            return await in_thread(partial(_make, url, driver, options))
+        except Exception as error:
+            if isinstance(error, FastdataError) or may_pass(error):
+                raise
+            raise _cannot_open(url, error) from None
+
+    return await Retries(f"{redact(url)}: connecting").run(attempt)
+
+
+def _cannot_open(url: str, error: Exception) -> UsageError:
+    return UsageError(
+        f"{redact(url)}: cannot open it: {describe_error(error)}",
+        "Check the URL and --storage-option.",
+    )
 
 
 def empty_part(url: str) -> UsageError:
@@ -135,10 +155,11 @@ def _driver(url: str) -> type[fsspec.AbstractFileSystem]:
 
 
 def _make(
-    scheme: str, driver: type[fsspec.AbstractFileSystem], options: dict[str, Any]
+    url: str, driver: type[fsspec.AbstractFileSystem], options: dict[str, Any]
 ) -> fsspec.AbstractFileSystem:
     from fsspec.config import apply_config
 
+    scheme = scheme_of(url)
     configured = apply_config(driver, options)
     remember_secrets(configured)
     options = {**options, **bounded_options(driver, configured, _CONNECT, STALLED)}
@@ -155,6 +176,7 @@ def _make(
     if scheme == "hf":
         # Its files read 5 MiB ahead, of which a range needs little.
         made.cat_file = partial(made.cat_file, cache_type="none")
+    _require_host(url, made)
     return made
 
 

@@ -31,10 +31,13 @@ async def call_driver(
     if getattr(fs, "async_impl", False):
         work = getattr(fs, f"_{method}")(*args, **options)
     else:
-        # Not in the loop's own threads: all of them may decode what these requests are for.
-        call = partial(getattr(fs, method), *args, **options)
-        work = asyncio.get_running_loop().run_in_executor(_threads(os.getpid()), call)
+        work = in_thread(partial(getattr(fs, method), *args, **options))
     return await asyncio.wait_for(work, seconds)
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """Call a driver in a thread that is none of the loop's own: all of these may wait for it."""
+    return await asyncio.get_running_loop().run_in_executor(_threads(os.getpid()), call)
 
 
 @cache
