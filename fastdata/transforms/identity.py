@@ -294,13 +294,13 @@ def _once(module: ModuleType, function: Callable[[ModuleType], Any]) -> Any:
 
 def _difference(home: ModuleType) -> str:
     """Return the path of the first replaced name in a module, or those it uses; "" for none."""
-    modules = [home]
+    modules, path = [home], ""
     for module in modules:
         path, used = _once(module, _examined)
         if path:
-            return path
+            break
         modules += [one for one in used if one not in modules]
-    return ""
+    return path
 
 
 def _examined(module: ModuleType) -> tuple[str, list[ModuleType]]:
