@@ -221,7 +221,7 @@ def _path(arguments: Arguments, images: Readable | Unreadable, collation: str) -
         return slower.workers(why, "Leave it out.")
     if fast:
         recipe = _with_output(recipe, channels_last=True)
-    words = f"{images.what}: {recipe.describe()}" + _further_words(arguments, images)
+    words = f"{images.what}: {recipe.describe()}" + _words_of_fields(arguments, images)
     if own:
         words += "; the collate_fn is called with each batch's samples"
     return Resolved(arguments, "native", words, images=images, recipe=recipe)
@@ -294,7 +294,7 @@ class _Slower:
         return None
 
 
-def _further_words(arguments: Arguments, images: Readable) -> str:
+def _words_of_fields(arguments: Arguments, images: Readable) -> str:
     """Return the fields of a batch beside the first image and the label, in words."""
     words = []
     for name in arguments.fields or images.fields:

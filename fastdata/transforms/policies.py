@@ -259,8 +259,7 @@ def _augmentation(
     if name in _PLAIN:
         tree.add(_PLAIN[name])
         return
-    values = _strengths(name, space, bins, step.version)
-    values = values[at.start : at.stop]
+    values = _strengths(name, space, bins, step.version)[at.start : at.stop]
     if name in _FACTORS:
         tree.add(_FACTORS[name], factor=tree.table(values, signed=True, plus=1.0))
     elif name == "Posterize":

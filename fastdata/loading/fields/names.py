@@ -162,7 +162,7 @@ def joint_of(fields: Sequence[Field], names: Sequence[str]) -> Joint:
         if name == "image":
             continue
         kind = _kind_of(field)
-        if _are_masks(name, fields):
+        if name == MASKS and outlines_among(fields):
             kind = "outlines"
         elif name == GEOMETRY and field is None:
             kind = "geometry"
@@ -171,11 +171,6 @@ def joint_of(fields: Sequence[Field], names: Sequence[str]) -> Joint:
             targets[name + VISIBILITY] = Target("visibility")
     inner: Any = next(iter(targets)) if len(targets) == 1 else {name: name for name in targets}
     return Joint(("image", inner) if targets else ("image",), targets)
-
-
-def _are_masks(name: str, fields: Sequence[Field]) -> bool:
-    """Return whether a name means masks that are painted from outlines."""
-    return name == MASKS and bool(outlines_among(fields))
 
 
 def _kind_of(field: Field | None) -> str:
