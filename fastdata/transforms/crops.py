@@ -97,8 +97,8 @@ class FlooredCenterCrop(CenterCrop):
     floored = True
 
 
-def _padding_or_none(who: str, name: str, value: Any) -> tuple[int, ...]:
-    return checks.padding(who, name, 0 if value is None else value)
+def _padding_or_none(title: str, name: str, value: Any) -> tuple[int, ...]:
+    return checks.padding(title, name, 0 if value is None else value)
 
 
 def _leaves_places(step: Pad | RandomCrop, reading: Reading) -> Declined | None:

@@ -78,9 +78,9 @@ class RandomResizedCrop(Sized, _Resizing):
         tree.add("resized_crop", **values)
 
 
-def _side_or_size(who: str, name: str, value: Any) -> int | tuple[int, int]:
+def _side_or_size(title: str, name: str, value: Any) -> int | tuple[int, int]:
     single = isinstance(value, Sequence) and len(value) == 1
-    height, width = checks.pair(who, name, value)
+    height, width = checks.pair(title, name, value)
     return (height, width) if isinstance(value, Sequence) and not single else height
 
 
@@ -228,10 +228,9 @@ class ResizeToSequence(_Resizing):
         )
 
 
-def _target_size(who: str, name: str, value: Any) -> tuple[float, ...]:
-    return tuple(
-        checks.number(who, name, side, 1, 1 << 24) for side in checks.numbers(who, name, value, 2)
-    )
+def _target_size(title: str, name: str, value: Any) -> tuple[float, ...]:
+    sides = checks.numbers(title, name, value, 2)
+    return tuple(checks.number(title, name, side, 1, 1 << 24) for side in sides)
 
 
 @dataclass(frozen=True)
@@ -258,9 +257,9 @@ class ScaleJitter(_Resizing):
         tree.add("scale_jitter", width=width, height=height, factor=factor, filter=which)
 
 
-def _sizes(who: str, name: str, value: Any) -> tuple[int, ...]:
+def _sizes(title: str, name: str, value: Any) -> tuple[int, ...]:
     sizes = tuple(value) if isinstance(value, Sequence) else (value,)
-    return tuple(checks.whole(who, name, size) for size in sizes or (0,))
+    return tuple(checks.whole(title, name, size) for size in sizes or (0,))
 
 
 @dataclass(frozen=True)
