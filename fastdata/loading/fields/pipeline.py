@@ -34,7 +34,7 @@ class Pipeline:
     Args:
         context: What the fields share.
         delivered: The fields of a batch, by name.
-        inputs: Further fields that these are made of, which come before them.
+        inputs: Other fields that these are made of, which come before them.
         reader: Reader of targets; None without a joint transform.
 
     Attributes:

@@ -40,7 +40,7 @@ class Readable:
         files: (path, label) of each file of a torchvision folder; of its other datasets, what
             decides their samples; else None.
         subset: Its samples' numbers in the opened source, int64, shape (N,); None for all.
-        without_transform: Further fields of images that have none.
+        without_transform: Other fields of images, those without a transform.
         positions: A Subset's numbers in a mixture, whose rows differ from epoch to epoch.
         sources: Names of the parts of a mixture; (): it is none.
         fields: Contents of a sample, in order.
