@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from fastdata.errors import CorruptionError, RemoteError, SpaceError, UsageError
+from fastdata.errors import CorruptionError, RemoteError, UsageError
 from fastdata.remote.answers import SLOWEST, asking, state_number, too_long
 from fastdata.remote.drivers import (
     BUCKETS,
@@ -32,8 +32,9 @@ from fastdata.remote.reader import RangeReader
 from fastdata.remote.requests import Run, call_driver, loop_of, run_on
 from fastdata.remote.retries import TRIES, Patience, Retries
 from fastdata.remote.urls import join_url, redact, split_query
+from fastdata.storage.cache import require_room
 from fastdata.storage.descriptors import write_exactly
-from fastdata.storage.files import crc32c_file, free_space, human_bytes, whole_file
+from fastdata.storage.files import crc32c_file, whole_file
 
 if TYPE_CHECKING:
     import fsspec
@@ -259,13 +260,7 @@ def download(
     Raise CorruptionError if the checksum (8 hexadecimal digits) is wrong also after a second
     download, SpaceError if the disk has too little room.
     """
-    free = free_space(local.parent)
-    if size > free:
-        raise SpaceError(
-            f"{local}: downloading {redact(url)} needs {human_bytes(size)}, "
-            f"{human_bytes(free)} are free",
-            "Make room, or give another folder.",
-        )
+    require_room(local.parent, size, "Make room, or give another folder.")
     fs, _ = open_filesystem(url, storage_options)
     reader = RangeReader(fs, RemoteOptions(timeout=STALLED, concurrency=_STREAMS))
 
