@@ -108,7 +108,6 @@ class LmdbImages(ImageSource):
         self._listings = [one._replace(ranks=ranks) for one in self._listings]
 
     def shards(self) -> list[LmdbListing]:
-        """Return the shards of the listing: the databases."""
         return self._listings
 
 

@@ -12,12 +12,12 @@ from fastdata.converters.records import ImageSource, Listable, Record
 
 from fastdata.remote.files import file_at
 from fastdata.remote.manifests import images_url, read_manifest
-from fastdata.remote.opening import RemoteSource
+from fastdata.remote.opening import open_packed
 from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.storage.arrow import as_arrow, python_values
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL
 from fastdata.storage.manifest import MANIFEST_NAME, Manifest
-from fastdata.storage.packed import PackedSource
+from fastdata.storage.packed import IndexedSource
 from fastdata.storage.records import ROWS_PER_BATCH, Row
 from fastdata.storage.row_groups import VALUE_BITS, split_name, starts_of
 from fastdata.storage.shapes import with_formats, with_masks
@@ -77,9 +77,8 @@ class PackedDataset(ImageSource):
 def _images_root(place: str, manifest: Manifest) -> str | None:
     if manifest.root is None:
         return None
-    if is_url(place):
-        return images_url(place, manifest.root)
-    return str((Path(place) / manifest.root).resolve())
+    root = images_url(place, manifest.root)
+    return root if is_url(root) else str(Path(root).resolve())
 
 
 class PackedRows(NamedTuple):
@@ -92,11 +91,7 @@ class PackedRows(NamedTuple):
 
     def records(self) -> Iterator[Record]:
         """Yield the records of its rows."""
-        blobs: Any
-        if is_url(self.place):
-            blobs = RemoteSource(self.place, None, self.options)
-        else:
-            blobs = PackedSource(Path(self.place))
+        blobs = open_packed(self.place, self.options)
         where = self._finder(blobs.manifest)
         rows = blobs.index.rows(self.start, self.stop, seek_points=False)
         labels = range(len(blobs.manifest.classes))
@@ -108,20 +103,22 @@ class PackedRows(NamedTuple):
             values = []
             for name, value in further.items():
                 if isinstance(value, Row):
-                    place = where(blobs.file(value, number), value)
-                    value = Record(f"{row.key}\0{name}", 0, **place) if value.channels else None
+                    blobs.file(value, number)
+                    own = f"{row.key}\0{name}"
+                    value = Record(own, 0, **where(value)) if value.channels else None
                 values.append(value)
+            blobs.file(row, number)  # raises if the index is damaged
             yield Record(
                 row.key,
                 row.label,
-                **where(blobs.file(row, number), row),  # raises if the index is damaged
+                **where(row),
                 pixels=(row.height, row.width) if row.encoding == "raw" else None,
                 problem=None if row.label in labels else "its label is no class's",
                 orientation=row.orientation,
                 fields=tuple(values),
             )
 
-    def _further(self, source: PackedSource) -> Iterator[dict[str, Any]]:
+    def _further(self, source: IndexedSource) -> Iterator[dict[str, Any]]:
         """Yield the further fields of each row: values, and index rows of blobs."""
         for first in range(self.start, self.stop, ROWS_PER_BATCH):
             stop = min(first + ROWS_PER_BATCH, self.stop)
@@ -136,17 +133,13 @@ class PackedRows(NamedTuple):
             for at in range(stop - first):
                 yield {name: column[at] for name, column in columns.items()}
 
-    def _finder(self, manifest: Manifest) -> Callable[[Path, Row], dict[str, Any]]:
+    def _finder(self, manifest: Manifest) -> Callable[[Row], dict[str, Any]]:
         """Return a function that says where a blob lies, as attributes of its record."""
         root, states = _images_root(self.place, manifest), dict[str, int]()
 
-        def where(file: Path, row: Row) -> dict[str, Any]:
-            path = str(file)
-            if is_url(self.place):
-                name = manifest.files[row.file].name if row.path is None else row.path
-                path = join_url(root or self.place, name)
-            elif row.path is not None and root is not None:
-                path = os.path.join(root, row.path)
+        def where(row: Row) -> dict[str, Any]:
+            name = manifest.files[row.file].name if row.path is None else row.path
+            path = join_url(root or self.place, name)
             place: dict[str, Any] = {"length": row.length, "crc32c": row.crc32c}
             if manifest.groups is None:
                 # The checksum detects changes, so no modification time is needed.

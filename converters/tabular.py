@@ -194,7 +194,6 @@ class TabularImages(ImageSource):
         return [self._columns.image, *(leaf for leaf, field in further if field.type is None)]
 
     def shards(self) -> list[FileListing]:
-        """Return the shards of the listing: the files."""
         classes = tuple(self.classes) if self._columns.named else ()
         shared = self._columns, classes, self.fields, self._leaves
         return [FileListing(file, *shared) for file in self._files]

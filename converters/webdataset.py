@@ -141,7 +141,6 @@ class WebDataset(ImageSource):
             )
 
     def shards(self) -> Sequence[Listable]:
-        """Return the shards of the listing: the tar files."""
         opened = partial(self._listing, fields=self.fields, lone=self._lone)
         shards = [opened(file) for file in self.archives]
         return shards if self._kept is None else [_Walked(shards, self._kept)]
@@ -451,7 +450,6 @@ class _Walked:
         return _Walked, (self._shards, None)
 
     def records(self) -> Iterator[Record]:
-        """Yield their samples in order."""
         if self._kept is None:
             for shard in self._shards:
                 yield from shard.records()

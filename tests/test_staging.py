@@ -43,7 +43,6 @@ from fastdata.errors import (
 )
 from fastdata.maintenance.verify import verify
 from fastdata.staging import copying
-from fastdata.staging import stage as staging
 from fastdata.staging.stage import stage, unstage
 from fastdata.staging.staged import MARKER_NAME, find_staged, own_folder
 from fastdata.storage import cache, files

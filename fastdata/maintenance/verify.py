@@ -31,7 +31,7 @@ from fastdata.maintenance.checks import (
     file_problem,
     reason,
 )
-from fastdata.remote.opening import RemoteSource
+from fastdata.remote.opening import RemoteSource, open_packed
 from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.staging.copying import Place
 from fastdata.storage import formats
@@ -181,15 +181,12 @@ def _verify_one(
 def _opened(
     path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
 ) -> PackedSource | RemoteSource:
-    if not is_url(path):
-        source = PackedSource(Path(path))
-        if source.manifest.groups is None and not is_url(source.manifest.root or ""):
-            if storage_options:
-                raise UsageError(
-                    "--storage-option has no effect without a URL", "Leave it out, or give a URL."
-                )
-            return source
-    return RemoteSource(os.fspath(path).rstrip("/"), None, storage_options)
+    source = open_packed(path, storage_options)
+    if isinstance(source, PackedSource) and storage_options:
+        raise UsageError(
+            "--storage-option has no effect without a URL", "Leave it out, or give a URL."
+        )
+    return source
 
 
 class _Findings:

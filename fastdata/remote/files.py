@@ -21,13 +21,12 @@ from fastdata.remote.retries import Patience
 from fastdata.remote.urls import is_url, name_of, redact
 from fastdata.storage.local import LocalFile
 
-_MOST = 8 << 20  # bytes of a request
+_MOST = 8 << 20  # bytes of read-ahead
 _LEAST = 64 << 10
 _GROWTH = 4  # factor of the read-ahead at each sequential request
 #: Most bytes between two sequential requests: fetching them is faster than another round trip.
 _NEAR = 1 << 20
 _KEPT = 3  # requests: walking an archive also looks back a little
-_THREADS = 8
 #: Requests for the sizes of a pattern's files at a time.
 _OPENING = 16
 
@@ -90,22 +89,13 @@ class RemotePath:
         goes_on = 0 <= offset - self._next <= _NEAR
         self._ahead = min(self._ahead * _GROWTH, _MOST) if goes_on else _LEAST
         self._next = min(max(end, offset + self._ahead), self.size)
-        data = self._fetch(offset, self._next)
+        options, state = self._options, self.mtime_ns
+        data = read_bytes(
+            self.location, options, offset, self._next, patience=self._patience, state=state
+        )
         if len(data) <= _MOST:
             self._kept.append((offset, data))
         return offset, data
-
-    def _fetch(self, start: int, stop: int) -> bytes:
-        def one(at: int) -> bytes:
-            end = min(at + _MOST, stop)
-            return read_bytes(
-                self.location, self._options, at, end, patience=self._patience, state=self.mtime_ns
-            )
-
-        if stop - start <= _MOST:
-            return one(start)
-        with ThreadPoolExecutor(_THREADS, "fastdata-read") as pool:
-            return b"".join(pool.map(one, range(start, stop, _MOST)))
 
 
 class _RemoteStream(io.RawIOBase):

@@ -29,7 +29,7 @@ from fastdata.remote.drivers import (
 from fastdata.remote.failures import TruncatedError
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.reader import RangeReader
-from fastdata.remote.requests import Run, call_driver, loop_of, run_on
+from fastdata.remote.requests import Run, all_of, call_driver, loop_of, run_on
 from fastdata.remote.retries import TRIES, Patience, Retries
 from fastdata.remote.urls import join_url, redact, split_query
 from fastdata.storage.cache import require_room
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 
 _ASKING = 16  # requests for metadata at once
 _BLOCK = 8 << 20  # bytes that one request downloads
-_WINDOW = 128 * _BLOCK  # bytes whose requests are queued at once
-_STREAMS = 8  # requests of one download at once
+_STREAMS = 8  # requests for one file at once
 #: Most bytes of a file that is read whole, by default.
 _WHOLE = 256 << 20
 
@@ -223,13 +222,17 @@ def read_bytes(
 ) -> bytes:
     """Read a small file, or the bytes from ``start`` to before ``end``.
 
-    An empty range sends no request. ``most`` is for a whole file; ``patience`` and ``state``, which
-    is `RemoteFile.state`, are for a range. Raise RemoteError, or as `RangeReader.fetch`.
+    A large range takes several requests at once, an empty one none. ``most`` is for a whole file;
+    ``patience`` and ``state``, which is `RemoteFile.state`, are for a range. Raise RemoteError, or
+    as `RangeReader.fetch`.
     """
     fs, path = open_filesystem(url, storage_options)
     if start is not None and end is not None:
-        reader = RangeReader(fs, RemoteOptions(timeout=STALLED), patience)
-        return reader.run(reader.fetch(url, start, end, state))
+        reader = RangeReader(fs, RemoteOptions(timeout=STALLED, concurrency=_STREAMS), patience)
+        blocks = (
+            reader.fetch(url, at, min(at + _BLOCK, end), state) for at in range(start, end, _BLOCK)
+        )
+        return b"".join(reader.run(all_of(blocks)))
     # Nothing limits a driver that is not asynchronous, so request no more than ``most``.
     options: dict[str, Any] = {"start": 0, "end": most + 1}
     if getattr(fs, "async_impl", False):
@@ -272,16 +275,7 @@ def download(
 
     async def fetch_all(path: Path) -> None:
         with open(path, "wb", opener=partial(os.open, mode=0o644)) as file:
-            # In windows: the size comes from a manifest, which may claim anything.
-            for at in range(0, size, _WINDOW):
-                starts = range(at, min(at + _WINDOW, size), _BLOCK)
-                tasks = [asyncio.create_task(fetch(file, start)) for start in starts]
-                try:
-                    await asyncio.gather(*tasks)
-                finally:
-                    for task in tasks:
-                        task.cancel()
-                    await asyncio.wait(tasks)
+            await all_of(fetch(file, start) for start in range(0, size, _BLOCK))
 
     with whole_file(local) as temporary:
         for _ in range(2):  # transfers rarely corrupt data, and a second try is cheap
