@@ -21,7 +21,7 @@ from fastdata.remote.retries import Patience
 from fastdata.remote.urls import is_url, name_of, redact
 from fastdata.storage.local import LocalFile
 
-_MOST = 8 << 20  # bytes of read-ahead
+_MOST = 8 << 20  # bytes of a request
 _LEAST = 64 << 10
 _GROWTH = 4  # factor of the read-ahead at each sequential request
 #: Most bytes between two sequential requests: fetching them is faster than another round trip.
@@ -89,10 +89,9 @@ class RemotePath:
         goes_on = 0 <= offset - self._next <= _NEAR
         self._ahead = min(self._ahead * _GROWTH, _MOST) if goes_on else _LEAST
         self._next = min(max(end, offset + self._ahead), self.size)
-        options, state = self._options, self.mtime_ns
-        data = read_bytes(
-            self.location, options, offset, self._next, patience=self._patience, state=state
-        )
+        place: Any = self.location, self._options, offset, self._next
+        how: Any = {"patience": self._patience, "state": self.mtime_ns, "block": _MOST}
+        data = read_bytes(*place, **how)
         if len(data) <= _MOST:
             self._kept.append((offset, data))
         return offset, data

@@ -219,18 +219,20 @@ def read_bytes(
     most: int = _WHOLE,
     patience: Patience | None = None,
     state: int = 0,
+    block: int = 0,
 ) -> bytes:
     """Read a small file, or the bytes from ``start`` to before ``end``.
 
-    A large range takes several requests at once, an empty one none. ``most`` is for a whole file;
-    ``patience`` and ``state``, which is `RemoteFile.state`, are for a range. Raise RemoteError, or
-    as `RangeReader.fetch`.
+    An empty range sends no request, one beyond ``block`` several at once; 0 is for one alone.
+    ``most`` is for a whole file; ``patience`` and ``state``, which is `RemoteFile.state`, are for a
+    range. Raise RemoteError, or as `RangeReader.fetch`.
     """
     fs, path = open_filesystem(url, storage_options)
     if start is not None and end is not None:
         reader = RangeReader(fs, RemoteOptions(timeout=STALLED, concurrency=_STREAMS), patience)
+        step = block or max(end - start, 1)
         blocks = (
-            reader.fetch(url, at, min(at + _BLOCK, end), state) for at in range(start, end, _BLOCK)
+            reader.fetch(url, at, min(at + step, end), state) for at in range(start, end, step)
         )
         return b"".join(reader.run(all_of(blocks)))
     # Nothing limits a driver that is not asynchronous, so request no more than ``most``.
