@@ -23,14 +23,14 @@ from fastdata.loading.fields.computed import NumberField
 from fastdata.loading.fields.field import Batch, BatchField, Context
 from fastdata.loading.fields.pipeline import Pipeline
 from fastdata.loading.fields.stats import Counters
-from fastdata.loading.iterator import NativeIterator
+from fastdata.loading.iterator import Begun, NativeIterator
 from fastdata.plan.batches import Plan, Rest
 from fastdata.plan.buckets import Buckets
 from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.plan.mixture import MixedRows, MixturePlan
 from fastdata.plan.order import Order, OrderLike, QuasiRandom, make_order
 from fastdata.plan.packing import Packed
-from fastdata.plan.position import PLANNED, Fingerprint, PassProgress, Position
+from fastdata.plan.position import PLANNED, Fingerprint, LatestPass, PassProgress, Position
 from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
 from fastdata.plan.schedule import BatchSchedule, Numbering, ordered
 from fastdata.plan.sharding import Epoch
@@ -139,7 +139,8 @@ class Run:
         context = Context(images, source, none, none, none, Counters(1))
         index = NumberField("index", context, lambda planned: planned.numbers)
         pipeline = Pipeline(context, {"image": Keys(self.bad, context), "index": index})
-        return NativeIterator(pipeline, schedule, key, config, progress, length, None, lambda: None)
+        begun = Begun(pipeline, schedule, key, config, progress, length, None, lambda: None)
+        return NativeIterator(lambda: begun, lambda: length, LatestPass())
 
     def start(self, state: dict[str, Any] | None) -> Position:
         own = Position(Fingerprint(self.positions, str(self.order)), self.seed, self.epoch)

@@ -247,7 +247,7 @@ class Oracle:
             case "affine" | "tensor_affine":
                 self._affine(name, values)
             case _:
-                assert name in ("brightness", "contrast", "tensor_contrast"), name
+                assert name in ("brightness", "contrast", "tensor_contrast", "warp_masks"), name
 
     def _affine(self, name: str, values: list[float]) -> None:
         """Move by the inverse of a map: that of a rotation, a scale, a shear along x, a move."""
@@ -316,8 +316,8 @@ def _do_as_drawn(oracle: Oracle, program: Any, key: Any) -> None:
 
     before = np.eye(3)
     for number, step in enumerate(program.steps, 1):
-        drawn, _ = cut(program.steps[:number])
-        matrix = drawn["matrix"].reshape(3, 3)
+        drawn, targets = cut(program.steps[:number])
+        *_, (matrix,) = targets.after(native_program(()), key)
         oracle.cut(step, matrix @ np.linalg.inv(before), tuple(drawn["canvas"].tolist()))
         before = matrix
     drawn, targets = cut(program.steps)

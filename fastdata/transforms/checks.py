@@ -163,12 +163,14 @@ def around(middle: float, least: float, most: float) -> Check:
 
 
 def angles(who: str, name: str, value: Any, counts: tuple[int, ...] = (2,)) -> tuple[float, ...]:
-    """Check angles: a number d means (-d, d)."""
+    """Check angles, from and to; a number d means (-d, d)."""
     if isinstance(value, kinds.Real):
         number(who, name, value, 0, math.inf)
         return -float(value), float(value)
     count = len(value) if isinstance(value, Sequence) and len(value) in counts else counts[0]
-    return numbers(who, name, value, count)
+    values = numbers(who, name, value, count)
+    pairs = [interval(who, name, values[at : at + 2], -math.inf) for at in range(0, count, 2)]
+    return tuple(angle for pair in pairs for angle in pair)
 
 
 def fill(who: str, name: str, value: Any) -> tuple[int, int, int]:
@@ -256,19 +258,26 @@ def callables(
     return tuple(parts)
 
 
-def require_objects(name: str, transform: Any) -> None:
-    """Raise UsageError for a class in a pipeline whose objects are transforms.
+def require_objects(name: str, transform: Any, holders: Sequence[Any] = ()) -> None:
+    """Raise UsageError for a class in a pipeline whose objects are transforms, and for a cycle.
 
     Classes such as torchvision's ``tv_tensors.Image`` are functions of an image.
     """
+    if any(one is transform for one in holders):
+        raise UsageError(
+            f"{name} is a {type(transform).__name__} that holds it",
+            "Leave it out there.",
+        )
     if isinstance(transform, type) and any("__call__" in vars(one) for one in transform.__mro__):
         raise UsageError(
             f"{name} is the class {transform.__name__}, not a transform",
             f"Write its parentheses, with its arguments: {transform.__name__}(…).",
         )
-    held = getattr(transform, "__dict__", {}).get("transforms", transform)
-    for at, one in enumerate(held if type(held) in (list, tuple) else ()):
-        require_objects(f"{name}: transform {at}", one)
+    own = getattr(transform, "__dict__", {})
+    parts = own.get("transforms", transform)
+    modules = own.get("_modules", {}).values()
+    for at, one in enumerate(parts if type(parts) in (list, tuple) else modules):
+        require_objects(f"{name}: transform {at}", one, (*holders, transform))
 
 
 # --- types of parameters -------------------------------------------------------------------------

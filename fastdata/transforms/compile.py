@@ -11,7 +11,8 @@ the core then composes without asking (`fastdata.transforms.geometry`).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FunctionType
@@ -141,7 +142,21 @@ def read_pipeline(
     transform: Any, size: tuple[int, int] | None = None, joint: Joint | None = None
 ) -> tuple[list[Reading], list[Callable[[Any], Any]], Form | None]:
     """Read a pipeline of any library's transforms, as `fastdata.transforms.base.read`."""
-    return read(transform, size, _LIBRARIES[joint is not None], joint)
+    with _no_cycle(transform):
+        return read(transform, size, _LIBRARIES[joint is not None], joint)
+
+
+@contextmanager
+def _no_cycle(transform: Any) -> Iterator[None]:
+    """Raise UsageError if what ``__fastdata__`` returns has it again, and so on."""
+    try:
+        yield
+    except RecursionError:
+        raise UsageError(
+            f"{title_of(transform)} has no last step: it, or a transform in it, has a __fastdata__ "
+            "that returns what holds it",
+            "Leave it out there.",
+        ) from None
 
 
 def compile_for_images(
@@ -270,7 +285,7 @@ def movements(transform: Any) -> list[tuple[str, bool | None]]:
     """Return the name of each step of a pipeline, and whether it moves pixels; None: not known."""
     if isinstance(transform, Varying):
         transform = transform.current if transform.is_chosen else ()
-    with fresh_look():
+    with fresh_look(), _no_cycle(transform):
         items = plain(flat(transform, True, _LIBRARIES[False]))
         steps = [one for one, _ in items if one is not RETURNED]
         return [(title_of(one), _moves(one)) for one in steps]

@@ -78,7 +78,7 @@ class Program:
     def move(self, targets: _native.Targets, keys: npt.NDArray[np.uint64]) -> tuple[Cuts, Moved]:
         """Draw as :meth:`draw`, and move boxes and points with the images."""
         cuts = targets.cut(self.native, keys)
-        return cuts, Moved(*targets.after(keys, self.native))
+        return cuts, Moved(*targets.after(self.native, keys))
 
     def batch_options(self) -> dict[str, Any]:
         """Return keyword arguments of `_native.Rendering`, for ``cuts`` of :meth:`draw`."""

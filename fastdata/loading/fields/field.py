@@ -260,7 +260,7 @@ class EncodedField(BatchField):
         """Attach fetched bytes to their extents; keep the errors of other samples."""
         if state.fetch is not None:
             rows, extents = batch.planned.indices, state.blobs.extents
-            state.failed |= attach_fetched(state.fetch.take(), extents, self._source, rows)
+            state.failed |= attach_fetched(state.fetch.outcomes, extents, self._source, rows)
             state.fetch = None
 
     def _fail(self, batch: Batch, slot: int, detail: str, code: str = "") -> None:
