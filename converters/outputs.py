@@ -132,7 +132,7 @@ class Outputs:
     def write(
         self, parts: Sequence[UnitPart], files: list[FileEntry], made: str
     ) -> tuple[dict[str, EncodingTotals], tuple[StoredField, ...]]:
-        """Write the index, and the files of further fields, which are added to ``files``.
+        """Write the index, and the files of other fields, which are added to ``files``.
 
         Return images by encoding, the most frequent first, and all fields. ``made`` is the
         manifest's generation.

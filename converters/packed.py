@@ -56,8 +56,8 @@ class PackedDataset(ImageSource):
         manifest = Manifest.parse(text, f"{shown}/{MANIFEST_NAME}")
         self._samples = manifest.samples
         self.classes = manifest.classes if LABEL in manifest.field_list else []
-        further = [one for one in manifest.field_list if one.name not in (IMAGE.name, LABEL.name)]
-        self.fields = with_masks(with_formats(further, formats, shown), masks, shown)
+        fields = [one for one in manifest.field_list if one.name not in (IMAGE.name, LABEL.name)]
+        self.fields = with_masks(with_formats(fields, formats, shown), masks, shown)
         self.packed_order = {"order": manifest.order, "seed": manifest.seed}
         root_of_images = _images_root(self._place, manifest)
         self.root = root_of_images if manifest.groups is None else None
@@ -97,11 +97,11 @@ class PackedRows(NamedTuple):
         labels = range(len(blobs.manifest.classes))
         if LABEL not in blobs.manifest.field_list:
             labels = range(1 << 31)
-        for (number, row), further in zip(
-            enumerate(rows, self.start), self._further(blobs), strict=True
+        for (number, row), fields in zip(
+            enumerate(rows, self.start), self._fields_of(blobs), strict=True
         ):
             values = []
-            for name, value in further.items():
+            for name, value in fields.items():
                 if isinstance(value, Row):
                     blobs.file(value, number)
                     own = f"{row.key}\0{name}"
@@ -118,8 +118,8 @@ class PackedRows(NamedTuple):
                 fields=tuple(values),
             )
 
-    def _further(self, source: IndexedSource) -> Iterator[dict[str, Any]]:
-        """Yield the further fields of each row: values, and index rows of blobs."""
+    def _fields_of(self, source: IndexedSource) -> Iterator[dict[str, Any]]:
+        """Yield the other fields of each row: values, and index rows of blobs."""
         for first in range(self.start, self.stop, ROWS_PER_BATCH):
             stop = min(first + ROWS_PER_BATCH, self.stop)
             columns: dict[str, list[Any]] = {}

@@ -121,16 +121,16 @@ class WebDataset(ImageSource):
             # Unnamed: it vanishes with this object, or with the process.
             self._kept = tempfile.TemporaryFile(prefix="fastdata-")  # noqa: SIM115
             weakref.finalize(self, self._kept.close)
-        self.classes, found = self._walk()
-        names = sorted(found) if fields is None else list(fields)
+        self.classes, types = self._walk()
+        names = sorted(types) if fields is None else list(fields)
         for name in names:
-            if name not in found:
+            if name not in types:
                 raise UsageError(
                     f"{where}: no sample has a member .{name}",
-                    f"Samples have {', '.join(sorted(found)) or 'none beside image and label'}.",
+                    f"Samples have {', '.join(sorted(types)) or 'none beside image and label'}.",
                 )
-        fields_found = with_formats([field_of(n, found[n]) for n in names], formats, where)
-        self.fields = with_masks(fields_found, masks, where)
+        formatted = with_formats([field_of(n, types[n]) for n in names], formats, where)
+        self.fields = with_masks(formatted, masks, where)
         self.about = {"kind": "webdataset", "root": where}
         if image is not None:
             self.hint = "Name another member with --image-column."
@@ -146,7 +146,7 @@ class WebDataset(ImageSource):
         return shards if self._kept is None else [_Walked(shards, self._kept)]
 
     def _walk(self) -> tuple[list[str], dict[str, set[pa.DataType | None]]]:
-        """Return the class names and the extensions of further members, with types of arrays."""
+        """Return the class names and the extensions of other members, with types of arrays."""
         names: dict[int | None, str | None] = {}
         types: dict[str, set[pa.DataType | None]] = {}
         unlabelled: tuple[SourceFile, str, Mapping[str, Member]] | None = None

@@ -274,7 +274,7 @@ def _check_first_blobs(
 
 
 def _check_indexes(source: IndexedSource, findings: _Findings) -> list[StoredField]:
-    """Check all indexes; return the fields to check further, none without sound images."""
+    """Check all indexes; return the fields whose blobs to check, none without sound images."""
     usable: list[StoredField] = []
     for stored in source.manifest.fields:
         names = [name for name in (stored.index, stored.file) if name is not None]

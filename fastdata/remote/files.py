@@ -86,8 +86,8 @@ class RemotePath:
         for start, data in self._kept:
             if start <= offset < start + len(data):
                 return start, data
-        goes_on = 0 <= offset - self._next <= _NEAR
-        self._ahead = min(self._ahead * _GROWTH, _MOST) if goes_on else _LEAST
+        is_sequential = 0 <= offset - self._next <= _NEAR
+        self._ahead = min(self._ahead * _GROWTH, _MOST) if is_sequential else _LEAST
         self._next = min(max(end, offset + self._ahead), self.size)
         place: Any = self.location, self._options, offset, self._next
         how: Any = {"patience": self._patience, "state": self.mtime_ns, "block": _MOST}

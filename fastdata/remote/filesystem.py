@@ -303,7 +303,7 @@ def upload(
 
     A bucket shows an object only when it is complete. The upload is checked by the bucket's
     checksum if it has one (Google's), else by its size. The local file does not change. The
-    CRC-32C, 8 hexadecimal digits, is computed if not given. ``run`` may be a function like `run_on`
+    CRC-32C, 8 hexadecimal digits, is computed if None. ``run`` may be a function like `run_on`
     that can cancel the upload.
     """
     fs, path = open_filesystem(url, storage_options)
