@@ -26,7 +26,7 @@ from fastdata.loading.fields.computed import NumberField
 from fastdata.loading.fields.field import Batch, BatchField, Context
 from fastdata.loading.fields.pipeline import Pipeline
 from fastdata.loading.fields.stats import Counters
-from fastdata.loading.iterator import NativeIterator
+from fastdata.loading.iterator import Begun, NativeIterator
 from fastdata.loading.mixture import Mixture
 from fastdata.loading.samplers import (
     BalancedSampler,
@@ -42,7 +42,7 @@ from fastdata.plan.draws import epoch_key, sample_keys
 from fastdata.plan.mixture import WINDOW, MixedRows
 from fastdata.plan.order import OrderLike, QuasiRandom
 from fastdata.plan.packing import Packed
-from fastdata.plan.position import PassProgress, Position
+from fastdata.plan.position import LatestPass, PassProgress, Position
 from fastdata.plan.schedule import BatchSchedule, Numbering
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -187,7 +187,9 @@ class Run:
         schedule = BatchSchedule(batches, Numbering(self.n, self.subset), key, known, **how)
         progress = PassProgress(start, length)
         about: Any = arguments, progress, length, None, lambda: None
-        return Rank(length, progress, NativeIterator(self._pipeline(), schedule, key, *about))
+        begun = Begun(self._pipeline(), schedule, key, *about)
+        batches = NativeIterator(lambda: begun, lambda: length, LatestPass())
+        return Rank(length, progress, batches)
 
     def _pipeline(self) -> Pipeline:
         source: Any = SimpleNamespace(end_epoch=lambda: None)

@@ -14,6 +14,7 @@ from fastdata.converters.coco import RLES
 
 from fastdata import _native
 from fastdata.loading.fields.outlines import native_outlines
+from fastdata.transforms.tree import native_program
 
 #: A COCO segmentation: polygons, or run lengths.
 Outline = Any
@@ -88,29 +89,29 @@ def whole_cuts(sizes: list[tuple[int, int]]) -> npt.NDArray[np.void]:
 
 
 def painted(
-    images: list[list[Outline]],
-    sizes: list[tuple[int, int]],
-    cuts: npt.NDArray[np.void] | None = None,
-    results: list[tuple[int, int]] | None = None,
-    **options: Any,
+    images: list[list[Outline]], sizes: list[tuple[int, int]]
 ) -> tuple[list[npt.NDArray[np.uint8]], list[tuple[int, str, str, int]]]:
-    widths, heights = np.array(sizes).reshape(-1, 2).T
-    results = sizes if results is None else results
-    areas = [
-        len(image) * width * height for image, (width, height) in zip(images, results, strict=True)
-    ]
-    guard = np.full(sum(areas) + 2, 77, np.uint8)
+    sides = np.array(sizes, np.int32).reshape(-1, 2)
+    widths, heights = np.ascontiguousarray(sides.T)
+    ends = np.cumsum([0, *map(len, images)], dtype=np.int64)
+    boxes, no_ends = np.zeros((0, 4), np.float32), np.zeros(len(images) + 1, np.int64)
+    targets = _native.Targets(widths, heights, boxes, no_ends, boxes[:, :2], no_ends)
+    targets.move(native_program(()), np.zeros(len(images), np.uint64))
+    areas = np.diff(ends) * np.prod(sides, axis=1, dtype=np.int64)
+    guard = np.full(areas.sum() + 2, 77, np.uint8)
     job = _native.MaskJob(
         native_outlines(widths, heights, columns(images)),
-        cuts=whole_cuts(sizes) if cuts is None else cuts,
-        sizes=np.array(results, np.int32).reshape(-1, 2),
+        cuts=whole_cuts(sizes),
+        sizes=sides,
         out=guard[1:-1],
-        **options,
+        kept=(np.concatenate([np.arange(len(image)) for image in images]).astype(np.int32), ends),
+        targets=targets,
+        mask_fills={0: (0, 0, 0)},
     )
     job.run()
     assert guard[0] == guard[-1] == 77
     parts = np.split(guard[1:-1], np.cumsum(areas)[:-1])
     shapes = [
-        (len(image), height, width) for image, (width, height) in zip(images, results, strict=True)
+        (len(image), height, width) for image, (width, height) in zip(images, sizes, strict=True)
     ]
     return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)], job.failures()

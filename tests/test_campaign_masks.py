@@ -11,12 +11,12 @@ from mask_calls import KINDS, Oracle, as_png, mask_of, photograph
 from fastdata import _native
 from fastdata import transforms as t
 from fastdata.decode.codecs import Encoded
+from fastdata.loading.fields.draw import SlotDraw
 from fastdata.loading.fields.masks import moved_mask
 from fastdata.transforms.compile import compile_recipe
 from fastdata.transforms.nodes import OnTensors
 from fastdata.transforms.outcomes import without_fixed_size
 from fastdata.transforms.recipe import Program
-from fastdata.transforms.tree import native_program
 
 PIPELINES = int(os.environ.get("FASTDATA_CAMPAIGN_MASKS", "80"))
 SEED = int(os.environ.get("FASTDATA_CAMPAIGN_SEED", "0"))
@@ -39,6 +39,10 @@ def _any_step(random: Any, width: int, height: int) -> Any:
         lambda: OnTensors(t.RandomRotation((angle, angle), center=center, mask_fill=7), 2),
         lambda: OnTensors(
             t.RandomAffine((angle, angle), scale=(scale, scale), shear=(shear, shear), fill=fill), 2
+        ),
+        lambda: t.RandomRotation((angle, angle), interpolation="bilinear", fill=fill),
+        lambda: t.RandomAffine(
+            (angle, angle), scale=(scale, scale), shear=(shear, shear), mask_fill=fill
         ),
         lambda: OnTensors(t.RandomAffine(30, (0.2, 0.3), (0.5, 1.5), 10, fill=fill), 2),
         lambda: OnTensors(t.RandomPerspective(0.5, 0.8, fill=fill), 2),
@@ -84,26 +88,25 @@ def _check(number: int) -> None:
     mask = mask_of(pixels, kind)
     found = _program(random, width, height)
     steps, program = found.steps, found.pixels
-    fill = found.mask_fill
     key = random.integers(0, 1 << 63, 1, np.uint64)
-    cut = native_program((), leading=steps).cuts([width], [height], key)
+    boxes, no_offsets = np.zeros((0, 4), np.float32), np.zeros(2, np.int64)
+    sides = np.array([width], np.int32), np.array([height], np.int32)
+    targets = _native.Targets(*sides, boxes, no_offsets, boxes[:, :2], no_offsets)
+    cut, moved = found.move(targets, key)
     if cut["too_small"][0]:
         return
     size = cut["canvas"][0].tolist()
     key = int(cut["key"][0])
     oracle = Oracle(mask)
-    oracle.cut(cut[0], fill)
+    oracle.cut(cut[0], found.mask_fill)
     try:
         oracle.steps(program, key, *size)
     except ValueError:  # an image that a step cannot be done to
         return
     want = oracle.result()
     encoded = Encoded(as_png(mask), trusted=True, numbers=True)
-    found = encoded.pixels()
-    # The mask's own program draws its sizes, too.
-    whole = native_program(program) if program else None
-    made = tuple(whole.sizes(cut)[0].tolist()) if whole is not None else tuple(size)
-    got = moved_mask(found, program, cut, made, fill=fill)
+    drawn = SlotDraw((width, height), [found], [cut], targets, moved, moved.sizes)
+    got = moved_mask(encoded, drawn)
     assert got.dtype == want.dtype, (number, kind)
     assert np.array_equal(got, want), (number, kind, steps, program, cut)
 

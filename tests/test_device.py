@@ -507,3 +507,14 @@ def test_ready_begins_decoding_and_tells_when_it_is_done(device: str | None) -> 
     assert iter(DataLoader(images(), 8, device=device)).ready()
     # What does not tell is as if it were.
     assert iter(DeviceLoader([[torch.zeros(1)]], "cpu")).ready()
+
+
+def test_a_loader_without_states_takes_no_state_but_its_own() -> None:
+    loader = DeviceLoader(torch.utils.data.DataLoader(torch.zeros(8), 4), "cpu")  # type: ignore[arg-type]
+    with pytest.warns(UserWarning, match="state_dict"):
+        own = loader.state_dict()
+    loader.load_state_dict(own)
+    resumable = DeviceLoader(DataLoader(images(), 8), "cpu")
+    with pytest.raises(UsageError, match="load_state_dict"):
+        loader.load_state_dict(resumable.state_dict())
+    assert len(list(loader)) == 2

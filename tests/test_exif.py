@@ -31,6 +31,7 @@ from web_server import WebServer
 
 from fastdata import DataLoader, ImageDataset, verify
 from fastdata.decode.pillow import probe
+from fastdata.errors import FallbackWarning
 from fastdata.remote import RemoteOptions
 from fastdata.transforms import (
     CenterCrop,
@@ -464,3 +465,16 @@ def test_targets_lie_in_the_turned_image(v2: Any, name: str) -> None:
             assert (image.int() - other.int()).abs().max() <= 1
             assert torch.equal(target["mask"], expected["mask"])
             torch.testing.assert_close(target["boxes"], expected["boxes"], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["xmp", "two tags", "png"])
+def test_the_orientation_is_the_reason_why_pillow_decodes(kind: str) -> None:
+    make = (NATIVE | BY_PILLOW)[kind]
+    name = "0.png" if kind == "png" else "0.jpg"
+    root = write({name: make(picture(80, 60, 1), 6)}, folder() / "tree")
+    for exif_transpose in (True, False):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert batches(files_of(root, exif_transpose=exif_transpose))
+        told = [str(one.message) for one in caught if one.category is FallbackWarning]
+        assert len(told) == exif_transpose and all("exif_transpose" in one for one in told)

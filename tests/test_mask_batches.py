@@ -78,6 +78,7 @@ def _pipelines(v2: Any) -> dict[str, Any]:
         "crop": [v2.Resize(60), v2.CenterCrop(120)],
         "cropped": [v2.CenterCrop(40), v2.Resize(30)],
         "warp": [v2.ToImage(), v2.RandomRotation((20, 20), fill=fills), v2.Resize(40)],
+        "turn": [v2.RandomRotation((20, 20), fill=fills), v2.Resize(40)],
         "pad": [v2.Pad(7, fill=fills), v2.CenterCrop(50)],
         "flip": [v2.RandomHorizontalFlip(1.0), v2.Resize((33, 44)), v2.RandomVerticalFlip(1.0)],
         "colours": [v2.ColorJitter(0.4), v2.Grayscale(3), v2.Resize(40)],
@@ -94,7 +95,9 @@ def _assert_same(found: Any, expected: Any) -> None:
     assert torch.equal(mask.as_subclass(torch.Tensor), wanted.as_subclass(torch.Tensor))
 
 
-@pytest.mark.parametrize("name", ["nothing", "crop", "cropped", "warp", "pad", "flip", "colours"])
+@pytest.mark.parametrize(
+    "name", ["nothing", "crop", "cropped", "warp", "turn", "pad", "flip", "colours"]
+)
 def test_a_mask_is_what_torchvision_makes_of_it(v2: Any, packed: Path, name: str) -> None:
     steps = [*_pipelines(v2)[name], v2.ToImage()]
     native = ImageDataset(packed, transforms=v2.Compose(steps), fields=("image", "mask"))

@@ -34,9 +34,12 @@ pytestmark = [
 ]
 
 
+def pixels(image: Image.Image) -> Any:
+    return np.asarray(image.convert("RGB").resize((32, 32)))
+
+
 def to_tensor(image: Image.Image) -> torch.Tensor:
-    pixels = np.asarray(image.convert("RGB").resize((24, 24)), np.float32) / 255
-    return torch.from_numpy(pixels).permute(2, 0, 1)
+    return torch.from_numpy(pixels(image) / np.float32(255)).permute(2, 0, 1)
 
 
 class Globbed(Dataset[Any]):
@@ -86,7 +89,8 @@ IMAGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "floats": (Globbed, {}),
     "workers": (Globbed, {"num_workers": 1, "persistent_workers": True}),
     "bytes": (lambda: Globbed(lambda image: np.asarray(to_tensor(image) * 255, np.uint8)), {}),
-    "channels last": (lambda: Globbed(lambda image: to_tensor(image).permute(1, 2, 0)), {}),
+    "channels last": (lambda: Globbed(pixels), {}),
+    "lists": (Globbed, {"collate_fn": lambda samples: [*zip(*samples, strict=True)]}),
     "half": (lambda: Globbed(lambda image: to_tensor(image).half()), {}),
     "single": (Globbed, {"batch_size": None}),
     "a collate_fn's tensors": (
@@ -130,21 +134,41 @@ def test_a_stream_of_images_is_told_of_and_read_once() -> None:
 
 
 PAIR = (Image.new("RGB", (20, 20)), Image.new("L", (20, 20)))
+CLOUDS = [torch.rand(points, 3) for points in range(60, 68)]
+
+
+def padded(samples: list[Any]) -> Any:
+    return torch.nn.utils.rnn.pad_sequence(samples, batch_first=True), [len(one) for one in samples]
+
+
 #: Datasets of other data or of images in memory, and options.
 OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "a table": ([(torch.rand(20), 1.0)] * 8, {}),
     "texts": (["one", "two"] * 4, {}),
     "tokens": ([{"input_ids": torch.arange(64), "attention_mask": torch.ones(64)}] * 8, {}),
-    "spectrograms": ([(torch.rand(1, 64, 64), 1)] * 8, {}),
-    "features": ([torch.rand(12, 16, 16)] * 8, {}),
-    "videos": ([torch.rand(4, 3, 16, 16)] * 8, {}),
+    "features": ([torch.rand(12, 32, 32)] * 8, {}),
     "small matrices": ([torch.rand(3, 4, 4)] * 8, {}),
-    "numbers": ([torch.ones(3, 16, 16, dtype=torch.int64)] * 8, {}),
+    "numbers": ([torch.ones(3, 32, 32, dtype=torch.int64)] * 8, {}),
+    "point clouds": ([(torch.rand(1024, 3), 1)] * 8, {}),
+    "point clouds that are padded": (CLOUDS, {"collate_fn": padded}),
+    "point clouds, transposed": ([(torch.rand(3, 1024), 1)] * 8, {"batch_size": 3}),
+    "coloured points": ([(torch.rand(64, 3), torch.ones(64, 3, dtype=torch.uint8))] * 8, {}),
+    "poses": ([{"joints": torch.rand(17, 3), "by frame": torch.rand(64, 24, 3)}] * 8, {}),
+    "skeletons": ([(torch.rand(3, 64, 25), 1)] * 8, {}),
+    "trajectories": ([(torch.rand(64, 68, 3), torch.rand(64, 68, 3))] * 8, {}),
+    "meshes": ([(torch.rand(128, 3), torch.ones(256, 3, dtype=torch.int64))] * 8, {}),
+    "rotations": ([(torch.rand(64, 3, 3), torch.rand(64, 3, 4))] * 8, {}),
+    "waveforms": ([(torch.rand(2, 16000), 1)] * 8, {"batch_size": 3}),
+    "spectrograms": ([(torch.rand(1, 64, 64), 1)] * 8, {}),
+    "spectrograms of three samples": ([(torch.rand(64, 99), 1)] * 9, {"batch_size": 3}),
+    "videos": ([(torch.rand(4, 3, 32, 32), 1)] * 8, {}),
+    "videos in bytes": ([(torch.ones(9, 32, 32, 3, dtype=torch.uint8), 1)] * 8, {}),
+    "lists of videos": ([(torch.rand(4, 3, 32, 32), 1)] * 8, {"collate_fn": list}),
 }
 #: Images with masks.
 MASKED: dict[str, tuple[Any, dict[str, Any]]] = {
-    "masks": ([(torch.rand(3, 16, 16), torch.ones(16, 16, dtype=torch.int64))] * 8, {}),
-    "depth": ([(torch.rand(3, 16, 16), torch.rand(1, 16, 16))] * 8, {}),
+    "masks": ([(torch.rand(3, 32, 32), torch.ones(32, 32, dtype=torch.int64))] * 8, {}),
+    "depth": ([(torch.rand(3, 32, 32), torch.rand(1, 32, 32))] * 8, {}),
     "of Pillow": ([PAIR] * 4, {"collate_fn": list}),
 }
 IN_MEMORY = TensorDataset(torch.rand(8, 3, 16, 16))

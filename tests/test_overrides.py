@@ -265,6 +265,14 @@ def test_a_kernel_in_the_registry(monkeypatch: Patch, v2: Any) -> None:
     assert explained(crop(v2)).startswith("native")
 
 
+def test_a_function_that_is_added_to_a_list(monkeypatch: Patch, v2: Any) -> None:
+    functions: list[Any] = []
+    monkeypatch.setattr(v2._geometry, "_FUNCTIONS", functions, raising=False)
+    assert explained(crop(v2)).startswith("native")
+    functions.append(seven)
+    assert "_FUNCTIONS" in explained(crop(v2))
+
+
 def test_what_looks_on_is_no_override(tv: Any, monkeypatch: Patch) -> None:
     monkeypatch.setattr(tv.RandomResizedCrop, "__repr__", seven)
     transform = crop(tv)

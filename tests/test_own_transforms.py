@@ -275,6 +275,41 @@ def test_mistakes_are_errors_that_name_the_class(name: str) -> None:
         DataLoader(folder(pipeline(Blur)), 4)
 
 
+def holding_itself(compose: Any) -> Any:
+    compose.append(compose) if hasattr(compose, "append") else compose.transforms.append(compose)
+    return compose
+
+
+def of_two() -> Any:
+    one = offering(lambda self: own.Compose([two]))
+    two = offering(lambda self: own.RandomApply([one]))
+    return one
+
+
+ENDLESS: dict[str, Callable[[], Any]] = {
+    "itself": lambda: offering(lambda self: own.Compose([own.CenterCrop(8), self])),
+    "another of its kind": lambda: offering(lambda self: own.Compose([type(self)()])),
+    "two": of_two,
+    "within a choice": lambda: own.Compose([own.CenterCrop(8), own.RandomChoice([of_two()])]),
+    "v1": lambda: holding_itself(v1.Compose([v1.CenterCrop(8)])),
+    "v2": lambda: holding_itself(v2.Compose([v2.CenterCrop(8)])),
+    "Sequential": lambda: holding_itself(torch.nn.Sequential(v2.CenterCrop(8))),
+    "a choice": lambda: v2.Compose([holding_itself(v2.RandomApply([v2.CenterCrop(8)]))]),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_transforms_without_an_end_are_errors(name: str, tmp_path: Path) -> None:
+    for use in (
+        lambda transform: DataLoader(folder(transform), 4),
+        lambda transform: DataLoader(images(transform), 4),
+        lambda transform: own.Compose([transform])(Image.new("RGB", SIZE)),
+        lambda transform: DataLoader(joint(tmp_path, transform), 4, collate_fn=as_lists),
+    ):
+        with pytest.raises(UsageError):
+            use(ENDLESS[name]())
+
+
 def test_the_method_of_another_object_is_not_taken() -> None:
     class Delegates:
         def __getattr__(self, name: str) -> Any:

@@ -73,6 +73,26 @@ def test_a_pass_keeps_the_transform_that_it_began_with() -> None:
     assert same(second, plain(2))
 
 
+def test_an_epoch_set_after_iter_has_its_own_transform() -> None:
+    loader = scheduled(num_workers=2)
+    batches = iter(loader)
+    loader.set_epoch(2)
+    assert same(list(batches), plain(2))
+
+
+@pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_epoch_set_after_iter_stays_on_the_path(first: int) -> None:
+    dataset = images(Schedule(lambda epoch: crop_and_more(epoch) if epoch % 2 else crop(epoch)))
+    loader = DataLoader(dataset, 10, seed=3)
+    loader.set_epoch(first)
+    batches = iter(loader)
+    loader.set_epoch(first + 1)
+    with pytest.raises(UsageError):
+        next(batches)
+    assert sides(loader) == {16 + 4 * first}
+
+
 @pytest.mark.filterwarnings("ignore::fastdata.errors.SlowPathWarning")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("subset", [False, True])

@@ -6,7 +6,10 @@ import asyncio
 import os
 import pickle
 import random
+import socketserver
+import threading
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from botocore.exceptions import NoCredentialsError
@@ -80,6 +83,38 @@ def test_an_upload_survives(bucket: Bucket, local: Path, fault: str) -> None:
         upload(local, url, storage_options=slow.storage_options)
         assert any(exchange.fault for exchange in proxy.exchanges)
     assert read_bytes(url, bucket.storage_options) == local.read_bytes()
+
+
+class FtpSession(socketserver.StreamRequestHandler):
+    """A session that accepts any user; the server ends the first ones before or after its greeting.
+
+    What the latter say is in ``refusals``.
+    """
+
+    refusals: ClassVar[list[bytes]] = []
+
+    def handle(self) -> None:
+        if self.refusals:
+            self.wfile.write(self.refusals.pop())
+            return
+        self.wfile.write(b"220 ready\r\n")
+        while line := self.rfile.readline():
+            self.wfile.write(b"331 password\r\n" if line.startswith(b"USER") else b"230 in\r\n")
+
+
+def test_a_driver_that_connects_at_once_and_fails_first() -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), FtpSession) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"ftp://127.0.0.1:{server.server_address[1]}/folder"
+        FtpSession.refusals[:] = [b"421 too many connections\r\n", b""]
+        assert open_filesystem(url)[1] == "/folder"
+        assert not FtpSession.refusals
+        FtpSession.refusals[:] = [b"530 no\r\n"] * 2
+        with pytest.raises(UsageError):
+            open_filesystem(f"{url}/", {"username": "other"})
+        assert len(FtpSession.refusals) == 1
+        server.shutdown()
 
 
 def test_keys_with_an_empty_part(bucket: Bucket, tmp_path: Path) -> None:

@@ -218,3 +218,29 @@ def test_one_mean_serves_all_channels() -> None:
         want = TV.Normalize([0.5], [0.25])(TV.ToTensor()(image))
         assert torch.allclose(ours.Normalize(mean, std)(image), want, atol=1e-6)  # type: ignore[arg-type]
     assert math.isclose(0.25, ours.Normalize(0.5, 0.25).std[0])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("RandomAffine", {"degrees": (30, -30)}),
+        ("RandomAffine", {"degrees": 0, "scale": (1.2, 0.8)}),
+        ("RandomAffine", {"degrees": 0, "shear": (10, -10)}),
+        ("RandomAffine", {"degrees": 0, "shear": (-10, 10, 10, -10)}),
+        ("RandomRotation", {"degrees": (30, -30)}),
+        ("RandomErasing", {"p": 1.0, "ratio": (3.3, 0.3)}),
+    ],
+)
+@pytest.mark.parametrize("version", [TV, TV.v2])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_ranges_that_torchvision_cannot_draw_from_raise(
+    name: str, arguments: Any, version: Any
+) -> None:
+    step = getattr(version, name)(**arguments)
+    tensor = [version.PILToTensor()]
+    steps = [*tensor, step] if name == "RandomErasing" else [step, *tensor]
+    dataset = images(version.Compose([version.CenterCrop(32), *steps]))
+    with pytest.raises(RuntimeError, match="uniform_"):
+        dataset[0]
+    with pytest.raises(RuntimeError, match="uniform_"):
+        next(iter(DataLoader(dataset, 4)))

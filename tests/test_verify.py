@@ -6,6 +6,7 @@ import base64
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -249,6 +250,24 @@ def test_index_rows_that_the_blob_belies(
     text = found(path)
     assert "sample 1 (a/1)" in text and problem in text
     assert found(path, fast=True) == ""
+
+
+def test_many_small_images_behind_a_url(tmp_path: Path) -> None:
+    """They take few requests, the manifest one a process, and a damaged image is one of them."""
+    pytest.importorskip("aiohttp")
+    (tmp_path / "tree" / "a").mkdir(parents=True)
+    for number in range(1500):
+        (tmp_path / "tree" / "a" / f"{number:04}.jpg").write_bytes(jpeg(8, 8))
+    path = tmp_path / "shards"
+    pack_tree(tmp_path / "tree", path, "shards", unit_size=None)
+    with WebServer(path) as server:
+        row = ImageDataset(path).source.row(700)
+        flip(next(path.glob("*.tar")), row.offset + row.length // 2)
+        (problem,) = verify(server.url, workers=2).problems
+        assert "sample 700 (a/0700)" in problem.where
+        names = Counter(request.path.strip("/") for request in server.requests)
+        assert names["_dataset.json"] <= 3  # this process and two workers
+        assert sum(names.values()) < 50
 
 
 def test_workers_that_are_none(sound: Path) -> None:

@@ -24,6 +24,7 @@ from fastdata.loading.fields.pipeline import Pipeline, open_pipeline
 from fastdata.loading.loader import DataLoader
 from fastdata.loading.native import NativePath
 from fastdata.loading.resolved import Resolved
+from fastdata.plan.position import LatestPass
 from fastdata.storage.cache import Cache
 
 __all__ = ["DALILoader"]
@@ -100,6 +101,11 @@ class DALILoader(DataLoader[T]):
         own = replace(resolved, arguments=arguments)
         return _DALIPath(own, graph, device, self.batch_size or 1)
 
+    def _on_device(self, batches: Iterator[Any], latest: LatestPass | None = None) -> Iterator[Any]:
+        if self._dali_device.type == "cuda":
+            batches = _OnCopyStream(batches, numbered(self._dali_device))
+        return super()._on_device(batches, latest)
+
     def explain(self) -> str:
         """Describe where DALI decodes, and what."""
         _, _, rest = super().explain().partition("\n")
@@ -165,10 +171,6 @@ class _DALIPath(NativePath):
 
         return open_pipeline(context, self._recipes, self._readables, self._config.fields, images)
 
-    def start(self, *args: Any, **named: Any) -> Iterator[Any]:
-        batches = super().start(*args, **named)
-        return batches if self._device.type == "cpu" else _OnCopyStream(batches, self._device)
-
 
 class _OnCopyStream(Iterator[Any]):
     """Iterator whose batches are made on, and for, the copy stream of a GPU."""
@@ -185,7 +187,7 @@ class _OnCopyStream(Iterator[Any]):
             return next(self._batches)
 
     def ready(self) -> bool:
-        """See `NativeIterator.ready`."""
+        """Return whether ``next`` would return at once."""
         return bool(self._batches.ready())
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from fastdata import _native
 from fastdata.decode.decoders import NATIVE, PILLOW
 from fastdata.decode.limits import Limits
 from fastdata.decode.pillow import (
@@ -33,7 +34,7 @@ Pixels = npt.NDArray[Any]
 
 #: Beginnings of data with an orientation in a PNG.
 _EXIF_MARKS = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
-
+_MAY_TURN = "its EXIF or XMP data may turn it, as exif_transpose=True asks"
 
 #: Rows that Pillow converts and copies at a time: all of an image in RGB takes four bytes a pixel.
 _BAND = 512
@@ -96,10 +97,14 @@ class Encoded:
         self._png: PngFile | None = None
         self._image: Image.Image | None = None
         self.declined = ""
-        if self.kind != "png":
+        if self.kind.startswith("jpeg"):
+            *_, orientation, _, self.declined, _ = _native.probe(data)
+            if upright and not orientation:
+                self.declined = _MAY_TURN
+        elif self.kind != "png":
             self.declined = "no other decoder is known"
         elif upright and any(mark in data for mark in _EXIF_MARKS):
-            self.declined = "its EXIF data may turn it, as exif_transpose=True asks"
+            self.declined = _MAY_TURN
         else:
             if limits is not None:
                 limits.check(data)

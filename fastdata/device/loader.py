@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fastdata.device.delivery import DeviceIterator, Tracker, destination
-from fastdata.errors import warn
+from fastdata.errors import UsageError, warn
 from fastdata.text import class_name
 
 __all__ = ["DeviceLoader"]
@@ -85,13 +85,11 @@ class DeviceLoader:
         def transfer(batches: Iterator[Any]) -> Iterator[Any]:
             return DeviceIterator(batches, self._where, tracker, self._batch_transform)
 
-        # Batches that were prefetched here are not taken yet: a fastdata.DataLoader reports to
-        # Accelerate the batches behind the transfer. Wrappers pass attributes on, types do not.
-        iter_through = getattr(type(self.loader), "_iter_through", None)
-        if iter_through is None:
-            batches = transfer(iter(self.loader))
-        else:
-            batches = iter_through(self.loader, transfer)
+        batches = iter(self.loader)
+        # Batches that were prefetched here are not taken yet: a pass that reports to Accelerate
+        # reports those behind the transfer.
+        through = getattr(batches, "reported_through", None)
+        batches = transfer(batches) if through is None else through(transfer)
         self._reached.clear()
         return batches
 
@@ -136,10 +134,21 @@ class DeviceLoader:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state of the loader's with the next ``iter``; {} of one without states."""
-        if state or hasattr(self.loader, "load_state_dict"):
+        """Resume from a state of the loader's with the next ``iter``; {} of one without states.
+
+        Raises:
+            UsageError: The loader has no states.
+        """
+        if hasattr(self.loader, "load_state_dict"):
             self.loader.load_state_dict(state)
             self._reached = {}  # passes under way do not count
+        elif state != {}:
+            raise UsageError(
+                f"a state needs a loader that resumes, and {class_name(self.loader)} has no "
+                "load_state_dict()",
+                "Give the loader that saved it; or leave load_state_dict out, which restarts the "
+                "epoch.",
+            )
 
     def __repr__(self) -> str:
         return f"<fastdata.DeviceLoader to {self._where.describe()}, of {self.loader!r}>"

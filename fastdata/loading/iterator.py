@@ -1,16 +1,16 @@
-"""One pass over a loader, and its iterator on the native path."""
+"""One pass over a loader on the native path."""
 
 from __future__ import annotations
 
 import atexit
 import os
-import sys
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -24,10 +24,9 @@ from fastdata.errors import FastdataError, SampleError, called, warn
 from fastdata.executors import end_daemon_threads
 from fastdata.loading.fields.field import Batch
 from fastdata.loading.fields.pipeline import Pipeline
-from fastdata.loading.passes import WrappedPass
 from fastdata.loading.seeding import seeded
 from fastdata.plan.draws import child
-from fastdata.plan.position import PassProgress
+from fastdata.plan.position import LatestPass, PassProgress
 from fastdata.plan.schedule import BatchSchedule
 from fastdata.text import human_count
 
@@ -35,131 +34,47 @@ if TYPE_CHECKING:
     from fastdata.loading.arguments import Arguments
 
 
-class Pass(WrappedPass):
-    """One pass over a loader, which begins with its first batch.
+@dataclass
+class Begun:
+    """What a pass of the native path works with, once it has begun.
 
-    Until then it follows the loader: where `set_epoch` or `load_state_dict` name another place, it
-    begins there. Other attributes are those of the iterator inside. ``through`` gets the batches,
-    and returns those that are delivered.
-
-    A loader that shards reports the pass to Accelerate's `GradientState`, if the process has an
-    ``Accelerator``, as its own loaders do: ``accumulate`` steps at the end of a loader, and
-    ``gather_for_metrics`` drops samples that were repeated. ``remainder`` are the samples in the
-    last batches of all ranks together, without these; 0 if the batches are full, -1 if unknown.
+    ``length`` is the number of batches, None if unknown. ``to_device`` moves tensors to where the
+    images are. ``close`` is called once, when the pass ends.
     """
 
-    end_of_dataloader = False
-    remainder = _left = -1
-
-    def __init__(self, loader: Any, through: Callable[[Any], Any]) -> None:
-        self._loader, self._begun, self._beginning = loader, False, threading.Lock()
-        self._through = through
-        self._gradients: Any = None
-        self._open()
-        module = sys.modules.get("accelerate.state") if loader._shares_samples else None
-        if module is not None and module.GradientState._shared_state:
-            self._gradients = module.GradientState()
-            self._measure()
-            self._gradients._add_dataloader(self)  # by a weak reference
-
-    def _open(self) -> None:
-        """Prepare the batches from the place where the loader begins."""
-        self._start, self._progress, batches = self._loader._open_pass()
-        self._batches = self._through(batches)
-        if self._gradients is not None:
-            self._measure()
-
-    def _measure(self) -> None:
-        start, self._left = self._start, len(self)
-        self.remainder = -1 if start is None else self._loader._batching.remainder(start)
-
-    def _begin(self) -> None:
-        with self._beginning:
-            if self._begun:
-                return
-            loader = self._loader
-            loader._follow_samplers()
-            if not loader._is_next(self._start):
-                self._close_batches()
-                self._open()
-            loader._begin_pass(self._start, self._progress)
-            self._begun = True
-
-    def __reduce__(self) -> NoReturn:
-        raise cannot_pickle()
-
-    def __next__(self) -> Any:
-        if not self._begun:
-            self._begin()
-        # The pass whose ``next`` ran last decides the loader's state.
-        before, self._loader._progress = self._loader._progress, self._progress
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            self._loader._progress = before
-            self._end()
-            raise
-        except Exception:  # an error in a batch's place
-            self._count()
-            raise
-        self._count()
-        return batch
-
-    def _count(self) -> None:
-        self._left -= 1
-        self.end_of_dataloader = self._left == 0
-
-    def _end(self) -> None:
-        if self._gradients is not None:
-            self._gradients._remove_dataloader(self)
-            self._gradients = None
-
-    def ready(self) -> bool:
-        """Return whether ``next`` would return at once, as far as it is known."""
-        ready = getattr(self._batches, "ready", None)
-        return ready is None or bool(ready())
-
-    def close(self) -> None:
-        """Close the pass, which does not begin any more."""
-        self._begun = True
-        self._end()
-        self._close_batches()
-
-    def _close_batches(self) -> None:
-        close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()
+    pipeline: Pipeline
+    schedule: BatchSchedule
+    key: int
+    config: Arguments
+    progress: PassProgress
+    length: int | None
+    to_device: Callable[[torch.Tensor], torch.Tensor] | None
+    close: Callable[[], None]
 
 
 class NativeIterator(Iterator[Any]):
-    """Iterator of batches in order, prefetched.
+    """One pass on the native path: an iterator of batches in order, prefetched.
 
     Python threads decode only images that the core declines. The consumer's own thread plans a
     batch in a fraction of a millisecond when it takes one; decode threads need no interpreter.
-    ``length`` is None if unknown. ``to_device`` moves tensors to where the images are. ``close`` is
-    called once, when the pass ends.
+
+    Args:
+        begin: Begins the pass, with its first batch; returns None if no batches are left of it.
+        length: Returns the number of batches if it began now; None if unknown.
+        latest: Gets the progress of this pass with each batch that it delivers.
     """
 
     def __init__(
         self,
-        pipeline: Pipeline,
-        schedule: BatchSchedule,
-        key: int,
-        config: Arguments,
-        progress: PassProgress,
-        length: int | None,
-        to_device: Callable[[torch.Tensor], torch.Tensor] | None,
-        close: Callable[[], None],
+        begin: Callable[[], Begun | None],
+        length: Callable[[], int | None],
+        latest: LatestPass,
     ) -> None:
-        self._pipeline, self._schedule, self._key = pipeline, schedule, key
-        self._config, self._progress, self._length = config, progress, length
-        self._readable, self._counters = pipeline.context.readable, pipeline.context.counters
-        self._own_collate = config.own_collate(self._readable)
-        self._mixes = config.mixes_bytes and self._own_collate is None
-        self._to_device = to_device
+        self._begin: Callable[[], Begun | None] | None = begin
+        self._length, self._latest = length, latest
         # Two threads that take batches from one iterator must not wait for the same one.
         self._taking = threading.RLock()
-        self._close: Callable[[], None] | None = close
+        self._close: Callable[[], None] | None = _nothing
         self._process = os.getpid()
         self._under_way: deque[Batch] = deque()
         self._late: Exception | None = None
@@ -172,18 +87,43 @@ class NativeIterator(Iterator[Any]):
     def __reduce__(self) -> NoReturn:
         raise cannot_pickle()
 
+    def _open(self) -> None:
+        """Begin the pass, unless that was done."""
+        if self._begin is None or self._close is None:
+            return
+        begun = self._begin()
+        self._begin = None
+        if begun is None:
+            self._length, self._close = (lambda: 0), None
+            return
+        if self._close is None:  # by another thread, meanwhile
+            begun.close()
+            return
+        self._pipeline, self._schedule, self._key = begun.pipeline, begun.schedule, begun.key
+        self._config, self._progress = begun.config, begun.progress
+        self._length = lambda: begun.length
+        context = begun.pipeline.context
+        self._readable, self._counters = context.readable, context.counters
+        self._own_collate = begun.config.own_collate(self._readable)
+        self._mixes = begun.config.mixes_bytes and self._own_collate is None
+        self._to_device, self._close = begun.to_device, begun.close
+
     def __len__(self) -> int:
-        if self._length is None:
+        length = self._length()
+        if length is None:
             raise TypeError("the sampler that these batches come from has no length")
-        return self._length
+        return length
 
     def __next__(self) -> Any:
         if self._close is None:
             raise _closed()
         if os.getpid() != self._process:
             raise after_fork()
-        config = self._config
         with self._taking:
+            self._open()
+            if self._close is None:
+                raise _closed()
+            config = self._config
             began, taken, result = time.perf_counter(), None, None
             assembling = False
             try:
@@ -235,9 +175,12 @@ class NativeIterator(Iterator[Any]):
 
         Always true without decode threads: then ``next`` itself decodes.
         """
-        if self._close is None or not self._config.prefetch or os.getpid() != self._process:
+        if os.getpid() != self._process:
             return True
         with self._taking:
+            self._open()
+            if self._close is None or not self._config.prefetch:
+                return True
             try:
                 self._top_up(self._config.prefetch)
                 return not self._under_way or self._pipeline.ready(self._under_way[0])
@@ -251,6 +194,8 @@ class NativeIterator(Iterator[Any]):
         self._under_way.popleft()
         self._progress.position = batch.planned.position
         self._progress.left -= 1
+        # The pass whose ``next`` ran last decides the loader's state.
+        self._latest.progress = self._progress
 
     def _deadline(self) -> float | None:
         timeout = self._config.timeout
@@ -436,7 +381,7 @@ class NativeIterator(Iterator[Any]):
     def close(self) -> None:
         """Stop decoding, free the batches under way and end the iteration."""
         close, self._close = getattr(self, "_close", None), None
-        if close is None:
+        if close is None or self._begin is not None:
             return
         self._counters.ended = time.perf_counter()
         if os.getpid() == self._process:
@@ -463,6 +408,10 @@ _LIVE: weakref.WeakSet[NativeIterator] = weakref.WeakSet()
 
 #: The thread that ends the interpreter, once it does.
 _ender: int | None = None
+
+
+def _nothing() -> None:
+    """Close a pass that has not begun."""
 
 
 def _closed() -> StopIteration:

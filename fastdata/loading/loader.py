@@ -7,6 +7,7 @@ unchanged). `DataLoader.explain` says which one, and why.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -26,11 +27,11 @@ from fastdata.loading.batching import Batching, OrderedBatching, find_batching, 
 from fastdata.loading.fields.readable import Readable
 from fastdata.loading.fields.stats import Stats
 from fastdata.loading.images import PrefixDataset, recognise_any
-from fastdata.loading.iterator import Pass
+from fastdata.loading.iterator import Begun, NativeIterator
 from fastdata.loading.mixture import leaves, mixtures_in, refuse_paths, transforms_of
 from fastdata.loading.native import NativePath
 from fastdata.loading.noticing import NoticingPass, in_memory
-from fastdata.loading.passes import NoBatches, ProgressTracker
+from fastdata.loading.passes import NoBatches, Pass, ProgressTracker, ReportedPass
 from fastdata.loading.resolved import Resolved, resolved_path
 from fastdata.loading.resuming import Resumable
 from fastdata.loading.samplers import PlannedSampler
@@ -40,7 +41,7 @@ from fastdata.loading.torchs import DrawnPass, torch_loader, zero_invalid
 from fastdata.machine import cpus_for_this_rank
 from fastdata.plan.draws import child
 from fastdata.plan.order import OrderLike
-from fastdata.plan.position import PassProgress, Position
+from fastdata.plan.position import LatestPass, PassProgress, Position
 from fastdata.transforms.identity import fresh_look
 from fastdata.transforms.schedule import BySize, Schedule
 
@@ -181,6 +182,7 @@ class DataLoader(Resumable[T], Generic[T]):
         batch_transform: Callable[[Any], Any] | None = None,
         require_native: bool = False,
     ) -> None:
+        self._latest = LatestPass()
         refuse_paths(dataset)
         if num_workers == "auto":
             num_workers = cpus_for_this_rank()
@@ -249,23 +251,34 @@ class DataLoader(Resumable[T], Generic[T]):
     # Iteration.
 
     def __iter__(self) -> Any:
-        """Return one pass over the samples: a new iterator each time."""
-        return self._begin_iter(lambda batches: batches)
+        """Return one pass over the samples, which begins with its first batch."""
+        self._warn_unsharded()
+        self._resolved.arguments.check_ranks()
+        self._follow_samplers()
+        self._latest.progress = None
+        settled = self._next()
+        batches: Iterator[Any]
+        if self._native is not None:
+            if settled is not None:
+                self._native.prepare(settled)
+            latest = self._latest_on_host()
+            begin = partial(self._begin_native, settled)
+            batches = self._on_device(NativeIterator(begin, self._length, latest), latest)
+        elif self._is_torchs_own:
+            batches = self._begin_torch(settled)
+        else:
+            batches = Pass(partial(self._begin_torch, settled), self._length)
+        module = sys.modules.get("accelerate.state") if self._shares_samples else None
+        if module is not None and module.GradientState._shared_state:
+            return ReportedPass(batches, self._remainder, module.GradientState())
+        return batches
 
-    def _iter_through(self, through: Callable[[Any], Any]) -> Any:
-        """Return one pass whose batches go through a function, such as a `DeviceLoader`'s."""
-        own = type(self).__iter__ is DataLoader.__iter__
-        return self._begin_iter(through) if own else through(iter(self))
-
-    def _begin_iter(self, through: Callable[[Any], Any]) -> Any:
+    @property
+    def _is_torchs_own(self) -> bool:
+        """Whether a pass is torch's own iterator, as no epoch matters."""
         plain = self._resolved.path == "torch" and self.seed is None and self.device is None
-        torchs_own = isinstance(self.sampler, (ShuffledRows, SequentialOrder))
-        if plain and torchs_own and not self._follows:
-            # No epoch matters here, so the iterator is torch's own.
-            start, progress, batches = self._open_pass()
-            self._begin_pass(start, progress)
-            return through(batches)
-        return Pass(self, through)
+        own = isinstance(self.sampler, (ShuffledRows, SequentialOrder))
+        return plain and own and not self._follows
 
     @property
     def _follows(self) -> list[Any]:
@@ -283,23 +296,64 @@ class DataLoader(Resumable[T], Generic[T]):
             return planned.length(self._epoch if current is None else current.start.epoch)
         return super().__len__()
 
-    def _open_pass(self) -> tuple[Position | None, PassProgress | None, Iterator[Any]]:
-        """Return where the next pass begins, its progress and its batches."""
-        self._warn_unsharded()
-        self._resolved.arguments.check_ranks()
-        self._follow_samplers()
-        self._progress = None
+    def _next(self) -> Position | None:
+        """Return where the next pass begins, with the dataset as it is; None: an epoch's end."""
         if self._at_end:
-            return None, None, NoBatches()
+            return None
         for one in self._follows:
             one.set_epoch(self._epoch)
         resolved = current(self._resolved, self.dataset)
         if resolved is not self._resolved:
             self._reopen(resolved)
-        start = self._settled()
-        if self._native is not None:
-            return start, *self._native_pass(self._native, start)
-        return start, *self._torch_pass(start)
+        return self._settled()
+
+    def _start(self, settled: Position | None, native: bool) -> Position | None:
+        """Return where a pass begins that was to begin at ``settled``; None: an epoch's end."""
+        self._follow_samplers()
+        if self._at_end:
+            self._loaded = self._at_end = False
+            self._settled().warn_ended()
+            return None
+        if settled is None or settled is not self._resume:
+            settled = self._next()
+        assert settled is not None
+        if native != self._resolved.native:
+            raise UsageError(
+                f"the dataset has left the path of this iterator: {self._resolved.reason}",
+                "Call iter(loader) after set_epoch, and after changes of the dataset.",
+            )
+        return replace(settled, named=self._named)
+
+    def _begin_native(self, settled: Position | None) -> Begun | None:
+        """Begin a pass on the native path; return None for an epoch's end."""
+        start = self._start(settled, True)
+        if start is None:
+            return None
+        assert self._native is not None
+        begun = self._native.start(start)
+        self._begun(start, replace(begun.progress))
+        return begun
+
+    def _begin_torch(self, settled: Position | None) -> Iterator[Any]:
+        """Begin a pass on another path; return its batches."""
+        start = self._start(settled, False)
+        if start is None:
+            return NoBatches()
+        progress, batches = self._torch_pass(start)
+        self._begun(start, progress)
+        return batches
+
+    def _length(self) -> Any:
+        """Return the number of batches of a pass that begins now; None if unknown."""
+        self._follow_samplers()
+        if self._at_end:
+            return 0
+        return super().__len__() if self._native is None else self._native.length(self._settled())
+
+    def _remainder(self) -> int:
+        """Return the remainder of a pass that begins now; see `ReportedPass`."""
+        self._follow_samplers()
+        return -1 if self._at_end else self._batching.remainder(self._settled())
 
     def _reopen(self, resolved: Resolved) -> None:
         """Follow a dataset that was changed in place: its transform or its samples."""
@@ -312,17 +366,6 @@ class DataLoader(Resumable[T], Generic[T]):
             self.sampler.recount()
         if self._native is not None and native is not None:
             self._native.take_over(native)
-
-    def _native_pass(
-        self, native: NativePath, start: Position
-    ) -> tuple[PassProgress, Iterator[Any]]:
-        """Return the progress and the batches of a pass on the native path."""
-        batches, key, length, among = self._batching.draw(start, len(native))
-        progress = PassProgress(start, -1 if length is None else length)
-        # On a device, a state must not count what was only sent ahead.
-        sent = replace(progress) if self._resolved.where is not None else progress
-        started = native.start(batches, key, sent, length, among)
-        return progress, self._on_device(started, ProgressTracker(sent, progress))
 
     def _torch_pass(self, start: Position) -> tuple[PassProgress | None, Iterator[Any]]:
         """Return the progress, if there is any, and the batches of a pass of torch's loader."""
@@ -338,8 +381,8 @@ class DataLoader(Resumable[T], Generic[T]):
         direct = isinstance(self.dataset, ImageDataset) and self.batch_sampler is not None
         direct = direct and self.num_workers > 0
         if self._resolved.path == "workers" and not direct:
-            return None, self._on_device(iter(self._torch_loader()), Tracker())
-        return None, self._on_device(self._noticing(super().__iter__()), Tracker())
+            return None, self._on_device(iter(self._torch_loader()))
+        return None, self._on_device(self._noticing(super().__iter__()))
 
     def _noticing(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Return a pass of torch's path that warns of itself if its first batch has images."""
@@ -348,10 +391,10 @@ class DataLoader(Resumable[T], Generic[T]):
         self._noticed = True
         if all(map(in_memory, leaves(self.dataset))):
             return batches
-        return NoticingPass(batches, self.batch_sampler is not None, self._warn_slow_path)
+        return NoticingPass(batches, self.collate_fn, self._warn_slow_path)
 
-    def _on_device(self, batches: Iterator[Any], tracker: Tracker) -> Iterator[Any]:
-        """Return the batches on their device."""
+    def _on_device(self, batches: Iterator[Any], latest: LatestPass | None = None) -> Iterator[Any]:
+        """Return the batches on their device; ``latest`` has the progress on the host."""
         resolved = self._resolved
         if resolved.where is None:
             return batches
@@ -360,23 +403,28 @@ class DataLoader(Resumable[T], Generic[T]):
             images = resolved.images
             key = "image" if images is None or self.fields is not None else images.key
             transform = partial(zero_invalid, batch_transform=self.batch_transform, key=key)
+        tracker = Tracker() if latest is None else ProgressTracker(latest, self._latest)
         return DeviceIterator(batches, resolved.where, tracker, transform)
+
+    def _latest_on_host(self) -> LatestPass:
+        """Return what gets the progress on the host: what was only sent ahead does not count."""
+        return self._latest if self._resolved.where is None else LatestPass()
 
     def _seeded_pass(self, start: Position) -> tuple[PassProgress, Iterator[Any]]:
         """Return a pass of torch's loader that draws from the seed."""
         loader, sampler = self._torch_loader(), self.sampler
         assert isinstance(sampler, ShardedSampler)
         batches: Any = loader.batch_sampler if self.batch_sampler is not None else loader.sampler
-        sent = PassProgress(start, -1)
-        progress = sent if self._resolved.where is None else replace(sent)
-        started = DrawnPass(self._noticing(iter(loader)), batches, sent)
-        return progress, self._on_device(started, ProgressTracker(sent, progress))
+        progress = PassProgress(start, -1)
+        latest = self._latest_on_host()
+        started = DrawnPass(self._noticing(iter(loader)), batches, progress, latest)
+        return replace(progress), self._on_device(started, latest)
 
     def _seeded(self) -> AbstractContextManager[None]:
         """Return the context in which a `DeviceLoader` transforms the batch returned last."""
-        if self._progress is None:
+        if self._latest.progress is None:
             return nullcontext()
-        key = self._progress.batch_key
+        key = self._latest.progress.batch_key
         # Draw otherwise than this loader's own transform.
         return seeded(key if self.batch_transform is None else child(key, _AGAIN))
 
@@ -440,6 +488,7 @@ class DataLoader(Resumable[T], Generic[T]):
         del state["_native"], state["_inner"]  # threads and files
         # The description of the dataset depends on modules that may not be there.
         state["_resolved"] = self._resolved.arguments, self._resolved.batching
+        state["_latest"] = replace(self._latest)  # a copy's passes are its own
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,10 +19,9 @@ from fastdata.loading.fields.field import Context
 from fastdata.loading.fields.image import ImageField
 from fastdata.loading.fields.pipeline import Pipeline, blobs_among, open_pipeline
 from fastdata.loading.fields.stats import Counters
-from fastdata.loading.iterator import NativeIterator
-from fastdata.plan.order import Order
-from fastdata.plan.position import PassProgress
-from fastdata.plan.schedule import BatchSchedule, Drawn, Numbering
+from fastdata.loading.iterator import Begun
+from fastdata.plan.position import PassProgress, Position
+from fastdata.plan.schedule import BatchSchedule, Numbering
 from fastdata.storage.source import PassRequest, Source
 
 if TYPE_CHECKING:
@@ -53,6 +52,8 @@ class NativePath:
         self._recipes: list[Any] = [one.recipe for one in sized]
         self._readable: Readable = self._readables[0]
         self._fields = config.fields or self._readable.fields
+        assert resolved.batching is not None
+        self._batching = resolved.batching
         self._source: Source | None = None
         self._threads: _native.ThreadPool | None = None
         self._pool: BufferPool | None = None
@@ -67,10 +68,6 @@ class NativePath:
             self._source = self._readable.open(self.learns)
         return self._source
 
-    def __len__(self) -> int:
-        """Return the number of samples of the loader's dataset."""
-        return self._numbering.n
-
     @property
     def _numbering(self) -> Numbering:
         return self._readable.numbering(self.source)
@@ -82,19 +79,20 @@ class NativePath:
             self._source, self._bad = other._source, other._bad
             self._warned_fallback = other._warned_fallback
 
-    def start(
-        self,
-        batches: Iterator[Drawn],
-        key: int,
-        progress: PassProgress,
-        length: int | None,
-        among: Order | None = None,
-    ) -> Iterator[Any]:
-        """Start a pass, which updates ``progress``; ``length`` is None if unknown.
+    def prepare(self, start: Position) -> None:
+        """Count a pass to come from 0; raise the errors of its order and of opening the dataset."""
+        self.length(start)
+        self.counters = Counters(max(self._config.num_workers, 1))
 
-        Substitutes for bad samples come from the order ``among``, None for all samples.
-        """
+    def length(self, start: Position) -> int | None:
+        """Return the number of batches of a pass that begins at ``start``; None if unknown."""
+        return self._batching.draw(start, self._numbering.n).length
+
+    def start(self, start: Position) -> Begun:
+        """Start a pass: draw its batches, open what they need."""
         config, numbering, drops = self._config, self._numbering, self._config.on_error == "drop"
+        batches, key, length, among = self._batching.draw(start, numbering.n)
+        progress = PassProgress(start, -1 if length is None else length)
         bad = self._bad if config.on_error in ("skip", "drop") else set()
         threads, pool = self._threads, self._pool
         if threads is None and config.num_workers:
@@ -123,16 +121,9 @@ class NativePath:
         if self.in_part and isinstance(images, ImageField):
             fetches = partial(images.plan_fetches, numbering, key)
         blobs = blobs_among(self.source, self._fields)
-        remote = self.source.start_pass(PassRequest(batches, numbering, bad, fetches, blobs))
+        schedule = BatchSchedule(batches, numbering, key, bad, among=among, drops=drops)
+        remote = self.source.start_pass(PassRequest(schedule, numbering, bad, fetches, blobs))
         context.remote = counters.remote = remote
-        schedule = BatchSchedule(
-            batches if remote is None else remote,
-            numbering,
-            key,
-            bad,
-            among=among,
-            drops=drops,
-        )
 
         def close() -> None:
             if remote is not None:
@@ -145,7 +136,7 @@ class NativePath:
             context.start = _refuse  # the threads end with the last reference to them
 
         to_device = self._to_device(pool)
-        return NativeIterator(pipeline, schedule, key, config, progress, length, to_device, close)
+        return Begun(pipeline, schedule, key, config, progress, length, to_device, close)
 
     def _pipeline(self, context: Context) -> Pipeline:
         """Return the pipeline of a pass's fields."""

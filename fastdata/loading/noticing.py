@@ -6,13 +6,13 @@ Inspects only a batch that is delivered anyway, so samples, workers and generato
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import TensorDataset
+from torch.utils.data import TensorDataset, default_collate, default_convert
 
 from fastdata.loading.fields.readable import NUMBERED
 from fastdata.loading.passes import WrappedPass
@@ -20,8 +20,13 @@ from fastdata.text import class_name
 
 #: Most parts of a list to inspect.
 _MOST_PARTS = 64
-#: Smaller arrays need not be images.
-_LEAST_SIDE = 8
+#: Smaller arrays may be poses, by frame and joint.
+_LEAST_SIDE = 32
+#: Dimensions of images: in a batch, in its parts, and in theirs at any depth. Arrays of others may
+#: be point clouds, or the frames of a video.
+_COLLATED: Sequence[Collection[int]] = ((4,),)
+_SAMPLE = ((3, 4), (3, 4), (3,))
+_LISTED = ((4,), (3, 4), (3,))
 
 _FIELDS = (
     "Captions, boxes, masks and other values of a sample become fields. For samples without an "
@@ -108,35 +113,39 @@ def in_memory(dataset: Any) -> bool:
 class NoticingPass(WrappedPass):
     """Pass of torch's loader that calls ``warn`` if its first batch has images.
 
-    Batches are unchanged; ``batched``: samples are collated.
+    Batches are unchanged; ``collate_fn`` made them.
     """
 
-    def __init__(self, batches: Iterator[Any], batched: bool, warn: Callable[[], None]) -> None:
+    def __init__(
+        self, batches: Iterator[Any], collate_fn: Callable[..., Any], warn: Callable[[], None]
+    ) -> None:
         super().__init__(batches)
-        self._batched = batched
+        own = _SAMPLE if collate_fn is default_convert else _LISTED
+        self._dims = _COLLATED if collate_fn is default_collate else own
         self._warn: Callable[[], None] | None = warn
 
     def __next__(self) -> Any:
         batch = next(self._batches)
         if self._warn is not None:
             warn, self._warn = self._warn, None
-            if _has_images(batch, 3 + self._batched):
+            if _has_images(batch, self._dims):
                 warn()
         return batch
 
 
-def _has_images(batch: Any, dims: int) -> bool:
-    """Return whether a batch has colour images, arrays of at least so many dimensions."""
+def _has_images(batch: Any, dims: Sequence[Collection[int]]) -> bool:
+    """Return whether a batch certainly has colour images: uint8, or floats of channels first."""
     if isinstance(batch, Mapping):
         batch = list(batch.values())
     if isinstance(batch, (list, tuple)):  # several fields or samples, so one image may be a part
-        return any(_has_images(part, 3) for part in batch[:_MOST_PARTS])
+        return any(_has_images(part, dims[1:] or dims) for part in batch[:_MOST_PARTS])
     if isinstance(batch, Image.Image):
         return batch.mode == "RGB"
-    if not isinstance(batch, (torch.Tensor, np.ndarray)) or not dims <= batch.ndim <= 4:
+    if not isinstance(batch, (torch.Tensor, np.ndarray)) or batch.ndim not in dims[0]:
         return False
-    floats = "float" in str(batch.dtype)
-    first, *_, last = batch.shape[-3:]
-    channels = (3,) if floats else (3, 4) if "uint8" in str(batch.dtype) else ()
-    sides = batch.shape[-2:] if first in channels else batch.shape[-3:-1]
-    return (first in channels or last in channels) and min(sides) >= _LEAST_SIDE
+    *_, first, second, last = batch.shape
+    dtype = str(batch.dtype)
+    if "uint8" in dtype and last in (3, 4):
+        return min(first, second) >= _LEAST_SIDE
+    channels = (3, 4) if "uint8" in dtype else (3,) if "float" in dtype else ()
+    return first in channels and min(second, last) >= _LEAST_SIDE

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from fastdata.device.delivery import Tracker
+from fastdata.device.delivery import Tracker, cannot_pickle
 from fastdata.loading.seeding import seeded
-from fastdata.plan.position import PassProgress
+from fastdata.plan.position import LatestPass, PassProgress
 
 
 class WrappedPass(Iterator[Any]):
@@ -27,6 +28,96 @@ class WrappedPass(Iterator[Any]):
         return len(self._batches)  # type: ignore[arg-type]
 
 
+class Pass(WrappedPass):
+    """One pass over a loader, which begins with its first batch.
+
+    ``begin`` then returns the batches; ``length`` their number if it began now.
+    """
+
+    def __init__(self, begin: Callable[[], Iterator[Any]], length: Callable[[], int]) -> None:
+        self._begin: Callable[[], Iterator[Any]] | None = begin
+        self._length, self._beginning = length, threading.Lock()
+
+    def __reduce__(self) -> NoReturn:
+        raise cannot_pickle()
+
+    def __len__(self) -> int:
+        return super().__len__() if self._begin is None else self._length()
+
+    def __next__(self) -> Any:
+        if self._begin is not None:
+            with self._beginning:
+                if self._begin is not None:
+                    self._batches, self._begin = self._begin(), None
+        return next(self._batches)
+
+    def ready(self) -> bool:
+        """Return whether ``next`` would return at once, as far as it is known."""
+        ready = None if self._begin is not None else getattr(self._batches, "ready", None)
+        return ready is None or bool(ready())
+
+    def close(self) -> None:
+        """Close the pass, which does not begin any more."""
+        with self._beginning:
+            if self._begin is not None:
+                self._batches, self._begin = NoBatches(), None
+        close = getattr(self._batches, "close", None)
+        if close is not None:
+            close()
+
+
+class ReportedPass(WrappedPass):
+    """Pass that Accelerate's ``GradientState`` knows, as it knows those of its own loaders.
+
+    ``accumulate`` steps at the end of a loader, and ``gather_for_metrics`` drops samples that were
+    repeated.
+
+    Attributes:
+        remainder: Samples in the last batches of all ranks together, without repeated ones; 0 if
+            the batches are full, -1 if unknown.
+        end_of_dataloader: Whether the last batch was delivered.
+    """
+
+    end_of_dataloader, remainder = False, -1
+
+    def __init__(self, batches: Iterator[Any], remainder: Callable[[], int], state: Any) -> None:
+        super().__init__(batches)
+        self._measure, self._state = remainder, state
+        self._left: int | None = None
+
+    def __next__(self) -> Any:
+        if self._left is None:
+            self._left, self.remainder = len(self), self._measure()
+            self._state._add_dataloader(self)  # by a weak reference
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._state._remove_dataloader(self)
+            raise
+        except Exception:  # an error in a batch's place
+            self._count()
+            raise
+        self._count()
+        return batch
+
+    def reported_through(self, function: Callable[[Iterator[Any]], Iterator[Any]]) -> ReportedPass:
+        """Report what a function makes of the batches, in their place."""
+        self._batches = function(self._batches)
+        return self
+
+    def _count(self) -> None:
+        assert self._left is not None
+        self._left -= 1
+        self.end_of_dataloader = self._left == 0
+
+    def close(self) -> None:
+        """Close the pass, of which Accelerate then knows no more."""
+        self._state._remove_dataloader(self)
+        close = getattr(self._batches, "close", None)
+        if close is not None:
+            close()
+
+
 class NoBatches(Iterator[Any]):
     """The rest of an epoch that has ended."""
 
@@ -40,18 +131,20 @@ class NoBatches(Iterator[Any]):
 class ProgressTracker(Tracker):
     """Tracker of a consumer that takes batches some time after they are delivered."""
 
-    def __init__(self, delivered: PassProgress, consumed: PassProgress) -> None:
-        self._delivered, self._consumed = delivered, consumed
+    def __init__(self, delivered: LatestPass, consumed: LatestPass) -> None:
+        self._delivered, self._latest = delivered, consumed
+        self._key = 0
 
-    def mark(self) -> PassProgress:
-        """Return a copy of the delivered progress."""
-        return replace(self._delivered)
+    def mark(self) -> PassProgress | None:
+        """Return a copy of the delivered progress; None before the first batch."""
+        progress = self._delivered.progress
+        return None if progress is None else replace(progress)
 
-    def reach(self, mark: PassProgress) -> None:
+    def reach(self, mark: PassProgress | None) -> None:
         """Record that the consumer has the batch of that mark."""
-        # The consumer's start has the epoch that was named when its pass began.
-        vars(self._consumed).update(vars(mark) | {"start": self._consumed.start})
+        if mark is not None:
+            self._latest.progress, self._key = mark, mark.batch_key
 
     def drawing(self) -> AbstractContextManager[None]:
         """Return the context in which draws depend on the consumer's batch alone."""
-        return seeded(self._consumed.batch_key)
+        return seeded(self._key)

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 
 from fastdata.errors import SlowPathWarning, UsageError, warn
 from fastdata.loading.sharded import LoadersOwn, ShardedSampler
-from fastdata.plan.position import PassProgress, Position
+from fastdata.plan.position import LatestPass, PassProgress, Position
 from fastdata.plan.sharding import epoch_number
 
 if TYPE_CHECKING:
@@ -90,8 +90,7 @@ class Resumable(LeftAlone[T], Generic[T]):
     #: Whether a state was loaded for the pass to come; and whether that state ends the epoch that
     #: was set since.
     _loaded = _at_end = False
-    #: Progress of the pass that delivered the last batch; None before the next one begins.
-    _progress: PassProgress | None = None
+    _latest: LatestPass
     #: The samplers' epochs when this loader last looked.
     _seen: Sequence[tuple[Any, int]] = ()
 
@@ -134,7 +133,7 @@ class Resumable(LeftAlone[T], Generic[T]):
 
     def _set_own_epoch(self, epoch: int) -> None:
         resume, loaded = self._resume, self._loaded
-        self._named, self._at_end, self._progress = epoch, False, None
+        self._named, self._at_end, self._latest.progress = epoch, False, None
         if resume is not None:
             name = resume.name if loaded else resume.epoch
             if epoch == name:
@@ -173,7 +172,7 @@ class Resumable(LeftAlone[T], Generic[T]):
     @property
     def _current(self) -> PassProgress | None:
         """Progress of the pass under way; None between two passes."""
-        progress = self._progress
+        progress = self._latest.progress
         return None if self._loaded or progress is None or not progress.left else progress
 
     def _settled(self) -> Position:
@@ -182,19 +181,10 @@ class Resumable(LeftAlone[T], Generic[T]):
             self._resume = self._beginning(self._epoch, self._epoch_seed())
         return self._resume
 
-    def _is_next(self, start: Position | None) -> bool:
-        """Return whether the next pass begins there; None is the end of an epoch."""
-        return start is None if self._at_end else start is not None and start is self._resume
-
-    def _begin_pass(self, start: Position | None, progress: PassProgress | None) -> None:
-        """Record that the first batch of a pass is taken."""
-        self._loaded = self._at_end = False
-        if start is None:
-            self._settled().warn_ended()
-            return
-        if progress is not None:
-            progress.start = replace(start, named=self._named)
-        self._resume, self._epoch, self._progress = None, start.epoch + 1, progress
+    def _begun(self, start: Position, progress: PassProgress | None) -> None:
+        """Record that a pass has begun."""
+        self._loaded = False
+        self._resume, self._epoch, self._latest.progress = None, start.epoch + 1, progress
 
     def _beginning(self, epoch: int, seed: int) -> Position:
         """Return an epoch's beginning."""
@@ -223,7 +213,7 @@ class Resumable(LeftAlone[T], Generic[T]):
         own = self._beginning(position.epoch, position.seed)
         position = self._batching.require(position, own, self.seed)
         self._follow_samplers()
-        self._epoch, self._resume, self._progress = position.epoch, position, None
+        self._epoch, self._resume, self._latest.progress = position.epoch, position, None
         self._named, self._loaded, self._at_end = position.named, True, False
 
     @property

@@ -25,7 +25,7 @@ from fastdata.loading.passes import WrappedPass
 from fastdata.loading.seeding import reseeding, seeded
 from fastdata.loading.sharded import ShardedSampler
 from fastdata.plan.draws import epoch_key
-from fastdata.plan.position import PassProgress
+from fastdata.plan.position import LatestPass, PassProgress
 from fastdata.plan.schedule import Indices, Numbering, Planned, ordered
 
 
@@ -116,11 +116,20 @@ class DrawnBatches:
 
 
 class DrawnPass(WrappedPass):
-    """Pass of torch's loader that records the key of the batch delivered last in ``progress``."""
+    """Pass of torch's loader that records the key of the batch delivered last in ``progress``.
 
-    def __init__(self, batches: Iterator[Any], drawn: DrawnBatches, progress: PassProgress) -> None:
+    ``latest`` gets the progress with each batch.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[Any],
+        drawn: DrawnBatches,
+        progress: PassProgress,
+        latest: LatestPass,
+    ) -> None:
         super().__init__(batches)
-        self._begun, self._progress = drawn.begun, progress
+        self._begun, self._progress, self._latest = drawn.begun, progress, latest
 
     def __next__(self) -> Any:
         try:
@@ -128,6 +137,7 @@ class DrawnPass(WrappedPass):
         finally:  # also of an error in a batch's place
             if self._begun:
                 self._progress.batch_key = self._begun.popleft()
+                self._latest.progress = self._progress
 
 
 class _Samples(list[Any]):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -17,6 +17,7 @@ from fastdata import _native
 from fastdata.decode.pillow import ImageInfo, open_image, probe
 from fastdata.errors import CorruptionError, DatasetError, FastdataError, SampleError, printable
 from fastdata.executors import report
+from fastdata.remote.opening import RemoteSource
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.encodings import ENCODINGS
 from fastdata.storage.fields import IMAGE, IMAGES, StoredField
@@ -37,10 +38,12 @@ class Finding(NamedTuple):
     samples: int = 0
 
 
-#: Checks one sample, whose bytes may be known.
-Check: TypeAlias = "Callable[[IndexedSource, str, Row, int, bytes | None], Finding | None]"
-#: Blobs behind a URL that are read at once.
-_AT_ONCE = 16
+#: Checks one blob. Its last argument is the outcome of reading it, None if it is not read yet.
+Check: TypeAlias = (
+    "Callable[[IndexedSource, str, Row, int, bytes | FastdataError | None], Finding | None]"
+)
+#: Bytes of blobs behind a URL that are read at once.
+_WINDOW = 16 << 20
 
 
 def check_index(source: IndexedSource, stored: StoredField) -> Iterator[Finding]:
@@ -168,33 +171,38 @@ def check_column_file(source: IndexedSource, stored: StoredField) -> Iterator[Fi
 def check_rows(
     source: IndexedSource, names: Sequence[str], start: int, stop: int, check: Check
 ) -> list[Finding]:
-    """Check the blobs of some fields of some samples."""
+    """Check the blobs of some fields, the image first, of some samples."""
     findings = []
-    keys: list[str] = []
-    for name in names:
-        rows = enumerate(source.index_of(name).rows(start, stop), start)
-        while some := list(islice(rows, _AT_ONCE)):
-            ahead = _read_ahead(source, [row for _, row in some if row.length])
-            for number, row in some:
-                if name == IMAGE.name:
-                    keys.append(row.key)
-                    report(1, row.length)
-                elif not row.length:
-                    continue
-                row = row._replace(key=keys[number - start])
-                data = next(ahead, None) if row.length else None
-                finding = check(source, name, row, number, data)
-                if finding is not None:
-                    findings.append(finding)
+    for window in _windows(source, names, start, stop):
+        outcomes: Iterable[bytes | FastdataError | None] = repeat(None)
+        if isinstance(source, RemoteSource):
+            outcomes = source.read_each([(row, number) for _, number, row in window])
+        for (name, number, row), outcome in zip(window, outcomes, strict=False):
+            if name == IMAGE.name:
+                report(1, row.length)
+            finding = check(source, name, row, number, outcome)
+            if finding is not None:
+                findings.append(finding)
     return findings
 
 
-def _read_ahead(source: IndexedSource, rows: Sequence[Row]) -> Iterator[bytes]:
-    """Return blobs behind a URL, read at once; none if one of them cannot be read."""
-    if not source.capabilities.local:
-        with suppress(FastdataError):  # reading them one by one says which
-            return iter(source.read(rows, None))
-    return iter(())
+def _windows(
+    source: IndexedSource, names: Sequence[str], start: int, stop: int
+) -> Iterator[list[tuple[str, int, Row]]]:
+    """Yield runs of blobs that memory has room for, as (field, number, row)."""
+    window: list[tuple[str, int, Row]] = []
+    size = 0
+    fields = [source.index_of(name).rows(start, stop) for name in names]
+    for number, rows in enumerate(zip(*fields, strict=True), start):
+        for name, row in zip(names, rows, strict=True):
+            if row.length or name == IMAGE.name:
+                window.append((name, number, row._replace(key=rows[0].key)))
+                size += row.length
+        if size >= _WINDOW:
+            yield window
+            window, size = [], 0
+    if window:
+        yield window
 
 
 def _sample(row: Row, number: int) -> str:
@@ -202,7 +210,7 @@ def _sample(row: Row, number: int) -> str:
 
 
 def check_loose_size(
-    source: IndexedSource, name: str, row: Row, number: int, data: bytes | None
+    source: IndexedSource, name: str, row: Row, number: int, outcome: bytes | FastdataError | None
 ) -> Finding | None:
     """Check the size of a sample's file in a `folder` of this machine."""
     try:
@@ -222,11 +230,11 @@ def check_sample(
     name: str,
     row: Row,
     number: int,
-    data: bytes | None,
+    outcome: bytes | FastdataError | None,
 ) -> Finding | None:
-    """Read a blob of a sample; decode it if it is an image.
+    """Read a blob of a sample, unless it is read; decode it if it is an image.
 
-    ``bad`` has the problems of files. ``data`` are the blob's bytes, if they were read before.
+    ``bad`` has the problems of files.
     """
     file = ""
     try:
@@ -238,8 +246,9 @@ def check_sample(
             problem = file_problem(path, row.length, "index")
             if problem:
                 return Finding(file, problem)
-        if data is None:
-            (data,) = source.read([row], number)
+        if isinstance(outcome, FastdataError):
+            raise outcome
+        data = source.read([row], number)[0] if outcome is None else outcome
         problem = _blob_problem(row, data) if source.field(name).kind in IMAGES else None
     except DatasetError as error:
         problem = error.what

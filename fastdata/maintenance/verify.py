@@ -31,15 +31,14 @@ from fastdata.maintenance.checks import (
     file_problem,
     reason,
 )
-from fastdata.remote.manifests import read_manifest
-from fastdata.remote.opening import RemoteSource
+from fastdata.remote.opening import RemoteSource, open_packed
 from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.staging.copying import Place
 from fastdata.storage import formats
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL, StoredField
 from fastdata.storage.files import crc32c_file
-from fastdata.storage.manifest import FileEntry, Manifest, PartsError, PartsManifest
+from fastdata.storage.manifest import FileEntry, PartsError, PartsManifest
 from fastdata.storage.packed import IndexedSource, PackedSource, own_files
 from fastdata.storage.row_groups import split_name
 from fastdata.text import human_count
@@ -119,10 +118,11 @@ def verify(
     if workers is not None and workers < 1:
         raise UsageError(f"--workers {workers}: no work would be done", "Use 1 or more.")
     try:
-        return _verify_one(path, fast, workers, progress, storage_options)
+        source = _opened(path, storage_options)
     except PartsError as error:
         parts = error.manifest
-    return _verify_parts(os.fspath(path), parts, fast, workers, progress, storage_options)
+        return _verify_parts(os.fspath(path), parts, fast, workers, progress, storage_options)
+    return _verify_one(source, fast, workers, progress)
 
 
 def _verify_parts(
@@ -143,11 +143,11 @@ def _verify_parts(
     for part in parts.parts:
         where = join_url(place, part.name) if is_url(place) else f"{place.rstrip('/')}/{part.name}"
         try:
-            manifest = Manifest.parse(read_manifest(where, storage_options), redact(where))
-            if difference := parts.problem_of(part, manifest):
+            source = _opened(where, storage_options)
+            if difference := parts.problem_of(part, source.manifest):
                 of_part = [Problem(redact(where), difference)]
             else:
-                checked = _verify_one(where, fast, workers, advance, storage_options)
+                checked = _verify_one(source, fast, workers, advance)
                 files, of_part = files + checked.files, checked.problems
         except DatasetError as error:
             of_part = [Problem(redact(where), error.what.removeprefix(f"{redact(where)}: "))]
@@ -159,13 +159,11 @@ def _verify_parts(
 
 
 def _verify_one(
-    path: str | os.PathLike[str],
+    source: PackedSource | RemoteSource,
     fast: bool,
     workers: int | None,
     progress: Callable[[int, int], None] | None,
-    storage_options: Mapping[str, Any] | None,
 ) -> Verification:
-    source = _opened(path, storage_options)
     manifest, findings = source.manifest, _Findings()
     findings.add(_check_sizes(source))
     fields = _check_indexes(source, findings)
@@ -183,15 +181,12 @@ def _verify_one(
 def _opened(
     path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
 ) -> PackedSource | RemoteSource:
-    if not is_url(path):
-        source = PackedSource(Path(path))
-        if source.manifest.groups is None and not is_url(source.manifest.root or ""):
-            if storage_options:
-                raise UsageError(
-                    "--storage-option has no effect without a URL", "Leave it out, or give a URL."
-                )
-            return source
-    return RemoteSource(os.fspath(path).rstrip("/"), None, storage_options)
+    source = open_packed(path, storage_options)
+    if isinstance(source, PackedSource) and storage_options:
+        raise UsageError(
+            "--storage-option has no effect without a URL", "Leave it out, or give a URL."
+        )
+    return source
 
 
 class _Findings:
@@ -279,7 +274,7 @@ def _check_first_blobs(
 
 
 def _check_indexes(source: IndexedSource, findings: _Findings) -> list[StoredField]:
-    """Check all indexes; return the fields to check further, none without sound images."""
+    """Check all indexes; return the fields whose blobs to check, none without sound images."""
     usable: list[StoredField] = []
     for stored in source.manifest.fields:
         names = [name for name in (stored.index, stored.file) if name is not None]

@@ -79,8 +79,9 @@ bool DecodeTask::may_divide(size_t i) const {
   const Sample& sample = samples[i];
   const Cut& cut = sample.cut;
   const Box box = sample.box();
-  if (sample.raw.pixels || cut.whole || cut.padding == 2 || (cut.flip & kFlipY) || box.y0 < 0 ||
-      box.y1 <= box.y0 || cut.window[1] < 0 || cut.window[1] > sample.output.height + cut.size[1])
+  if (sample.raw.pixels || sample.drawn || cut.whole || cut.padding == 2 || (cut.flip & kFlipY) ||
+      box.y0 < 0 || box.y1 <= box.y0 || cut.window[1] < 0 ||
+      cut.window[1] > sample.output.height + cut.size[1])
     return false;
   if (!extents) return sample.seek_points.size > 0 && sample.jpeg.size >= kPartialBytes;
   const Extent& extent = extents->extents[i];
@@ -150,9 +151,14 @@ Status DecodeTask::work(size_t step) {
 
 Status DecodeTask::read(size_t i, Work& work) {
   Sample& sample = work.sample;
-  sample.orientation = extents->extents[i].orientation;
+  const Extent& extent = extents->extents[i];
+  sample.orientation = extent.orientation;
+  if (extent.check_size) {
+    sample.expected_width = extents->widths[i];
+    sample.expected_height = extents->heights[i];
+  }
   const int8_t encoding = extents->encodings[i];
-  if (!is_native(encoding) && !extents->extents[i].corrupt)
+  if (!is_native(encoding) && !extent.corrupt)
     return {Code::not_jpeg, "an encoding for another decoder"};
   ByteSpan blob;
   bool done = false;
@@ -160,11 +166,6 @@ Status DecodeTask::read(size_t i, Work& work) {
   if (Status s = thread_reader().read(*extents, i, check, blob); !s.ok()) return s;
   if (encoding != kRawEncoding) {
     sample.jpeg = blob;
-    const Extent& extent = extents->extents[i];
-    if (extent.check_size) {
-      sample.expected_width = extents->widths[i];
-      sample.expected_height = extents->heights[i];
-    }
     const FileStamp& stamp = thread_reader().stamp();
     if (extent.has_stamp && !(extent.stamp == stamp)) {
       sample.seek_points = {};  // they are of the file as it was
@@ -230,10 +231,6 @@ Status DecodeTask::read_parts(size_t i, Work& work, bool& read) {
     return {Code::changed, "its bytes have changed since it was packed"};
   sample.present = parts.mcus;
   sample.seek_points = seek_points;
-  if (extent.check_size) {
-    sample.expected_width = extents->widths[i];
-    sample.expected_height = extents->heights[i];
-  }
   return {};
 }
 

@@ -140,10 +140,10 @@ Status SampleDecoder::plan(const SampleImage& image, const SampleView& view, Pla
   const Cut& cut = view.sample->cut;
   plan.width = view.sample->output.width;
   plan.height = view.sample->output.height;
-  if (view.options->program) {
+  if (view.on_canvas()) {
     plan.width = cut.canvas[0];
     plan.height = cut.canvas[1];
-    if (Status s = canvas_.reset(plan.width, plan.height, 3); !s.ok()) return s;
+    if (Status s = canvas_.reset(plan.width, plan.height, view.channels()); !s.ok()) return s;
   }
   const int stored_width = image.raw.pixels ? image.raw.width : region_.header().width;
   const int stored_height = image.raw.pixels ? image.raw.height : region_.header().height;
@@ -228,14 +228,15 @@ bool SampleDecoder::share(const SampleImage& image, int max_scans, size_t count)
 Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource& source) {
   const SampleOptions& options = *view.options;
   const Output& output = view.sample->output;
-  if (!options.program) {
+  if (!view.on_canvas()) {
     place(source, plan, options.fill, output);
     return source.status();
   }
   const int width = view.sample->cut.canvas[0], height = view.sample->cut.canvas[1];
-  if (Status s = canvas_.reset(width, height, 3); !s.ok()) return s;
+  if (Status s = canvas_.reset(width, height, view.channels()); !s.ok()) return s;
   const Planes& planes = canvas_.image();
   Output canvas;
+  canvas.channels = planes.channels;
   canvas.data = planes.data;
   canvas.width = width;
   canvas.height = height;
@@ -247,19 +248,16 @@ Status SampleDecoder::render(const SampleView& view, const Plan& plan, RowSource
   const Drawn* drawn = view.sample->drawn;
   if (!drawn) {
     const uint64_t key = view.sample->cut.key;
-    Targets* targets = nullptr;
-    if (view.sample->targets && options.program->needs_boxes()) {
-      targets_ = *view.sample->targets;
-      targets = &targets_;
-    }
-    if (Status s = options.program->draw(key, width, height, drawn_, targets); !s.ok()) return s;
+    if (Status s = options.program->draw(key, width, height, drawn_); !s.ok()) return s;
     drawn = &drawn_;
   }
+  if (!drawn->status.ok()) return drawn->status;
   for (const Call& call : drawn->calls)
     if (Status s = fastdata::augment(call, canvas_); !s.ok()) return s;
 
   const Planes& image = canvas_.image();
-  if (image.width != output.width || image.height != output.height)
+  if (image.width != output.width || image.height != output.height || image.width != drawn->width ||
+      image.height != drawn->height)
     return {Code::bad_region, "augmentations made an image of another size than the output"};
   const bool grey = image.channels == 1;
   if (output.channels == 1 && !grey)

@@ -39,8 +39,7 @@ struct SampleImage {
 struct Sample : SampleImage {
   Cut cut;
   Output output;
-  const Drawn* drawn = nullptr;      // what its program does to the canvas; null: drawn here
-  const Targets* targets = nullptr;  // of the canvas; for programs whose crops depend on boxes
+  const Drawn* drawn = nullptr;  // for the canvas; null: nothing, or by the program
 
   Box box() const { return {cut.box[0], cut.box[1], cut.box[2], cut.box[3]}; }
 };
@@ -56,6 +55,10 @@ struct SampleOptions {
 struct SampleView {
   const Sample* sample;
   const SampleOptions* options;
+
+  bool on_canvas() const { return options->program || sample->drawn; }
+  /// Of the canvas: masks have those of their output, and no program.
+  int channels() const { return options->program ? 3 : sample->output.channels; }
 };
 
 /// Keeps its memory from one sample to the next. For one thread.
@@ -103,7 +106,6 @@ class SampleDecoder {
   RowWriter writer_;
   Canvas canvas_;
   Drawn drawn_;
-  Targets targets_;
 };
 
 /// The calling thread's own decoder.

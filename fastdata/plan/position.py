@@ -215,3 +215,10 @@ class PassProgress:
     def reached(self) -> Position:
         """Return the position after the batch delivered last."""
         return replace(self.start, at=self.position)
+
+
+@dataclass
+class LatestPass:
+    """Progress of the pass that delivered the last batch; None before the next one begins."""
+
+    progress: PassProgress | None = None

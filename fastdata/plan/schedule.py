@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -152,7 +153,12 @@ class BatchSchedule:
     need not record it. It comes from the order ``among``; None for all samples alike. ``bad`` are
     the source's samples known to be bad; it grows with `exclude`. ``drops``: leave bad samples out
     instead.
+
+    Attributes:
+        taken: How many batches were taken.
     """
+
+    taken = 0
 
     def __init__(
         self,
@@ -168,12 +174,33 @@ class BatchSchedule:
         self.numbering = numbering
         self._key = child(key, _SUBSTITUTES)
         self._bad = set() if bad is None else bad
+        self._ahead: deque[Drawn] = deque()
+        self._error: Exception | None = None
+
+    def ahead(self, number: int) -> Drawn | None:
+        """Return batch ``number`` of the schedule, which was not taken; None if there is none.
+
+        An error of the order is left to `take`.
+        """
+        while len(self._ahead) <= number - self.taken and self._error is None:
+            try:
+                drawn = next(self._batches, None)
+            except Exception as error:
+                self._error = error
+                break
+            if drawn is None:
+                return None
+            self._ahead.append(drawn)
+        return self._ahead[number - self.taken] if number - self.taken < len(self._ahead) else None
 
     def take(self) -> Planned | None:
         """Return the next batch, None at the end; raise SampleError if all samples are bad."""
-        drawn = next(self._batches, None)
+        if self._error is not None and not self._ahead:
+            raise self._error
+        drawn = self._ahead.popleft() if self._ahead else next(self._batches, None)
         if drawn is None:
             return None
+        self.taken += 1
         draws, position, size = drawn
         planned = self.numbering.plan(draws, position, size, asked=draws)
         if self._bad:

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fastdata.errors import FastdataError
 from fastdata.remote.ranges import RangeCache, RangeRequest
 from fastdata.remote.reader import RangeReader
+from fastdata.remote.requests import all_of
 from fastdata.remote.retries import wait_before
 
 
@@ -53,15 +55,18 @@ async def read_checked(
 
 def read_all(
     reader: RangeReader, cache: RangeCache | None, requests: Sequence[RangeRequest]
-) -> dict[Any, bytes]:
-    """Read requests at once; return right members' bytes by key."""
-    got: dict[Any, bytes] = {}
+) -> dict[Any, bytes | FastdataError]:
+    """Read requests at once; return bytes or an error by key, nothing for wrong members."""
+    outcomes: dict[Any, bytes | FastdataError] = {}
 
-    def take(one: Any, data: bytes) -> None:
-        got[one.key] = data
+    async def read(request: RangeRequest) -> None:
+        try:
+            await read_checked(reader, cache, request, lambda one, data: take(one.key, data))
+        except FastdataError as error:
+            for one in request.members:
+                outcomes.setdefault(one.key, error)
 
-    async def read() -> None:
-        await asyncio.gather(*(read_checked(reader, cache, one, take) for one in requests))
+    take = outcomes.__setitem__
 
-    reader.run(read())
-    return got
+    reader.run(all_of(map(read, requests)))
+    return outcomes

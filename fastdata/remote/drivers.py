@@ -8,15 +8,17 @@ import logging
 import os
 import socket
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from fastdata.errors import RemoteError, UsageError
+from fastdata.errors import FastdataError, RemoteError, UsageError
 from fastdata.remote.answers import bounded_options
-from fastdata.remote.retries import describe_error
+from fastdata.remote.requests import in_thread, loop_of, run_on
+from fastdata.remote.retries import Retries, describe_error, may_pass
 from fastdata.remote.urls import redact, remember_query, remember_secrets, scheme_of
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ def open_filesystem(
 
     Raises:
         UsageError: The URL is malformed, its driver is missing, or rejects the options.
-        RemoteError: The driver's host is unknown.
+        RemoteError: The driver's host is unknown, or cannot be reached.
     """
     scheme = scheme_of(url)
     options = dict(storage_options or {})
@@ -64,26 +66,38 @@ def open_filesystem(
     if odd := [name for name in options if ":" in name]:
         raise UsageError(f"the storage option {odd[0]!r} has a colon", "Name the driver's option.")
     driver = _driver(url)
-    try:
+    with _opening(url):
         path = str(driver._strip_protocol(url)).rstrip("/") or "/"
         options = {**driver._get_kwargs_from_urls(url), **options}
         remember_secrets(options)
         key = os.getpid(), scheme, json.dumps(options, sort_keys=True, default=repr)
-        opened = _opened.get(key)
-        if opened is None:
-            made = _make(scheme, driver, options)
-            _require_host(url, made)
-            opened = _opened.setdefault(key, made)  # another thread may have been faster
-    except RemoteError:
-        raise
+    if scheme in BUCKETS and "//" in path:
+        raise empty_part(url)
+    if key in _opened:
+        return _opened[key], path
+
+    def connect() -> fsspec.AbstractFileSystem:
+        with _opening(url):
+            return _make(url, driver, options)
+
+    # Some drivers connect at once, so this may fail as any request.
+    retries = Retries(f"{redact(url)}: connecting")
+    made = run_on(loop_of(None), retries.run(lambda: in_thread(connect)))
+    return _opened.setdefault(key, made), path  # another thread may have been faster
+
+
+@contextmanager
+def _opening(url: str) -> Iterator[None]:
+    """Name the URL in errors of its driver, except temporary ones."""
+    try:
+        yield
     except Exception as error:
+        if isinstance(error, FastdataError) or may_pass(error):
+            raise
         raise UsageError(
             f"{redact(url)}: cannot open it: {describe_error(error)}",
             "Check the URL and --storage-option.",
         ) from None
-    if scheme in BUCKETS and "//" in path:
-        raise empty_part(url)
-    return opened, path
 
 
 def empty_part(url: str) -> UsageError:
@@ -135,10 +149,11 @@ def _driver(url: str) -> type[fsspec.AbstractFileSystem]:
 
 
 def _make(
-    scheme: str, driver: type[fsspec.AbstractFileSystem], options: dict[str, Any]
+    url: str, driver: type[fsspec.AbstractFileSystem], options: dict[str, Any]
 ) -> fsspec.AbstractFileSystem:
     from fsspec.config import apply_config
 
+    scheme = scheme_of(url)
     configured = apply_config(driver, options)
     remember_secrets(configured)
     options = {**options, **bounded_options(driver, configured, _CONNECT, STALLED)}
@@ -155,13 +170,14 @@ def _make(
     if scheme == "hf":
         # Its files read 5 MiB ahead, of which a range needs little.
         made.cat_file = partial(made.cat_file, cache_type="none")
+    _require_host(url, made)
     return made
 
 
 def parse_storage_options(texts: tuple[str, ...] | list[str]) -> dict[str, Any]:
     """Parse ``key=value`` options; values are JSON, else text.
 
-    Raise UsageError for one without ``=``, or a key that is given twice.
+    Raise UsageError for one without ``=``, or a repeated key.
     """
     options: dict[str, Any] = {}
     for text in texts:

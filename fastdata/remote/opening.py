@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+import pickle
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fastdata import _native
-from fastdata.errors import CorruptionError, DatasetError, RemoteError, UsageError
+from fastdata.errors import CorruptionError, DatasetError, FastdataError, RemoteError, UsageError
 from fastdata.once import once
 from fastdata.remote.cache import PieceCache
 from fastdata.remote.checking import read_all
@@ -40,7 +42,7 @@ from fastdata.storage.manifest import (
     PartsManifest,
     generation_of,
 )
-from fastdata.storage.packed import BlobFiles, IndexedSource, require_same
+from fastdata.storage.packed import BlobFiles, IndexedSource, PackedSource, require_same
 from fastdata.storage.parts import PartsSource
 from fastdata.storage.records import Row
 from fastdata.storage.row_groups import VALUE_BITS, split_name, starts_of
@@ -215,7 +217,7 @@ class RemoteSource(FetchedSource, IndexedSource):
 
     def __reduce__(self) -> tuple[object, ...]:
         arguments = self.url, self.cache, self.storage_options, self.options
-        return _reopen, (self.generation, *arguments)
+        return _reopen, (self.generation, pickle.dumps(arguments))
 
     @once
     def blocks(self) -> Blocks | None:
@@ -295,22 +297,34 @@ class RemoteSource(FetchedSource, IndexedSource):
 
     def read(self, records: Sequence[Row], number: int | None) -> list[bytes]:
         """See `IndexedSource.read`: all at once, neighbours by one request."""
-        wanted = []
-        for place, record in enumerate(records):
-            ref = self._ref(record, number)
+        blobs = []
+        for outcome in self.read_each([(record, number) for record in records]):
+            if isinstance(outcome, FastdataError):
+                raise outcome
+            blobs.append(outcome)
+        return blobs
+
+    def read_each(self, records: Sequence[tuple[Row, int | None]]) -> list[bytes | FastdataError]:
+        """Return the bytes of each blob, or why they cannot be read; numbers are as of `file`."""
+        wanted, outcomes = [], dict[Any, bytes | FastdataError]()
+        for place, (record, number) in enumerate(records):
             start, stop = record.offset, record.offset + record.length
-            if not 0 <= start <= stop <= ref.size:
-                problem = f"the index puts it beyond the end of {redact(ref.url)}"
-                raise self._corrupt(record, number, problem)
-            wanted.append(Wanted(place, ref, start, stop, record.crc32c))
-        requests = merge(wanted, self.options.merge_gap, self.options.max_request)
-        reader, cache = self.here()
-        got = read_all(reader, cache, requests)
-        for place, record in enumerate(records):
-            if place not in got:
-                where = self.file(record, number)
-                raise self._corrupt(record, number, f"in {where}, {WRONG_BYTES}")
-        return [got[place] for place in range(len(records))]
+            try:
+                ref = self._ref(record, number)
+                if not 0 <= start <= stop <= ref.size:
+                    problem = f"the index puts it beyond the end of {redact(ref.url)}"
+                    raise self._corrupt(record, number, problem)
+                wanted.append(Wanted(place, ref, start, stop, record.crc32c))
+            except CorruptionError as error:
+                outcomes[place] = error
+        # All of them are needed now, so bytes between them cost less than a request.
+        requests = merge(wanted, self.options.merge_gap, self.options.max_request, math.inf)
+        outcomes.update(read_all(*self.here(), requests))
+        for one in wanted:
+            if one.number not in outcomes:
+                problem = f"in {redact(one.file.url)}, {WRONG_BYTES}"
+                outcomes[one.number] = self._corrupt(*records[one.number], problem)
+        return [outcomes[place] for place in range(len(records))]
 
     @property
     def server(self) -> str:
@@ -372,9 +386,25 @@ class RemoteParts(FetchedSource, PartsSource):
         return part.ref(extents, slot, file, stop, own)
 
 
-def _reopen(generation: str, *arguments: Any) -> RemoteSource:
-    """Open a dataset in a worker."""
-    source = RemoteSource(*arguments)
+def open_packed(
+    place: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> PackedSource | RemoteSource:
+    """Open a packed dataset in a folder or behind a URL; raise PartsError for an index of parts.
+
+    An index on this machine is a `RemoteSource` if its files lie behind URLs, or a library decodes
+    them.
+    """
+    if not is_url(place):
+        source = PackedSource(Path(place))
+        if source.manifest.groups is None and not is_url(source.manifest.root or ""):
+            return source
+    return RemoteSource(os.fspath(place).rstrip("/"), None, storage_options)
+
+
+@lru_cache(maxsize=1)
+def _reopen(generation: str, arguments: bytes) -> RemoteSource:
+    """Open a dataset in a worker, once for all tasks."""
+    source = RemoteSource(*pickle.loads(arguments))
     require_same(source, generation)
     return source
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from fastdata import _native
 from fastdata.errors import FastdataError, RemoteError
-from fastdata.plan.schedule import Drawn
 from fastdata.remote.checking import read_checked
 from fastdata.remote.options import RemoteOptions, RemoteStats
 from fastdata.remote.ranges import JpegParts, Piece, RangeCache, RangeRequest, Wanted, plan
@@ -48,14 +47,18 @@ class _Held(Wanted):
 
 
 class Fetch:
-    """Pending bytes of one batch."""
+    """Pending bytes of one batch.
 
-    def __init__(self, held: dict[int, list[_Held]], taken: Callable[[list[_Held]], None]) -> None:
+    Attributes:
+        missing: How many ranges have not arrived.
+        outcomes: The outcome of each sample, by slot, once it is done.
+    """
+
+    def __init__(self, held: dict[int, list[_Held]]) -> None:
         self._held = held
-        self._taken = taken
         self._done = threading.Event()
-        #: Ranges that have not arrived.
         self.missing = 0
+        self.outcomes: dict[int, SampleOutcome] = {}
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait at most ``timeout`` seconds; return whether every range arrived or failed."""
@@ -68,14 +71,13 @@ class Fetch:
     def cancel(self) -> None:
         """Do nothing: other batches may need the same samples."""
 
-    def take(self) -> dict[int, SampleOutcome]:
-        """Return the outcome of each sample, by slot; call it once, when the fetch is done."""
-        outcomes = {slot: _outcome(ranges) for slot, ranges in self._held.items()}
-        self._taken([held for ranges in self._held.values() for held in ranges])
-        return outcomes
-
-    def finish(self) -> None:
-        """Wake the waiting thread."""
+    def finish(self, release: Callable[[_Held, int], None]) -> None:
+        """Take all ranges, of which a use each is released; wake the waiting thread."""
+        self.outcomes = {slot: _outcome(ranges) for slot, ranges in self._held.items()}
+        for held in chain.from_iterable(self._held.values()):
+            if held.uses:  # none if it has turned out bad meanwhile
+                release(held, 1)
+        self._held = {}
         self._done.set()
 
 
@@ -93,7 +95,10 @@ def _outcome(ranges: list[_Held]) -> SampleOutcome:
 
 
 class _Gathered(NamedTuple):
-    """Rows of an announced batch of some draws, and the ranges of each field's samples, by slot."""
+    """Rows of an announced batch of some draws, and the ranges of each field's samples, by slot.
+
+    A batch that is planned otherwise is gathered again.
+    """
 
     draws: Rows
     blobs: dict[str, BlobColumn]
@@ -130,7 +135,7 @@ class RemotePass:
         self._source, self._ranges_of = source, ranges_of
         self._reader, self._cache, self._options = reader, cache, options
         self._reader.patience.begin()
-        self._batches, self._number, self._bad, plan_fetches, self._fields = request
+        self._schedule, self._number, self._bad, plan_fetches, self._fields = request
         # A cache folder holds whole pieces, so fetching rows alone saves nothing.
         self._plan_fetches = plan_fetches if self._cache is None else None
         self._memory = self._options.memory
@@ -145,16 +150,13 @@ class RemotePass:
             self._most_pieces = max(self._cache.limit // (2 * self._options.piece_bytes), 2)
         self._lock = threading.Lock()
         self._closed = False
-        self._error: Exception | None = None
-        self._ended = False
         # Whether the first batches are being announced: planned one by one, they would not share
         # requests.
         self._is_filling = True
-        self._coming: deque[Drawn] = deque()
-        # By the identity of their draws, until the next batch is taken: a batch that is planned
-        # otherwise is gathered again.
+        #: Number of the next batch to announce.
+        self._next = 0
+        # By the number of the batch, until the next one is taken.
         self._gathered: dict[int, _Gathered] = {}
-        self._latest: Drawn | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._before = replace(self._reader.counts)
         self._cache_before = (0, 0) if self._cache is None else self._cache.counts()
@@ -180,52 +182,31 @@ class RemotePass:
 
     # Called in the consumer's thread.
 
-    def __iter__(self) -> RemotePass:
-        return self
-
-    def __next__(self) -> Drawn:
-        """Return the next batch, and announce later ones."""
-        if len(self._bad) != len(self._gone):
-            self._leave_out(set(self._bad) - self._gone)
+    def look_ahead(self) -> None:
+        """Announce later batches."""
+        for number in [one for one in self._gathered if one < self._schedule.taken - 1]:
+            del self._gathered[number]
         # Run the sampler in the consumer's thread: it may not expect another.
-        while not self._ended and (self._is_near() or not self._coming):
-            self._pull()
+        while self._is_near() and (drawn := self._schedule.ahead(self._next)) is not None:
+            self._announce_batch(drawn[0])
         self._is_filling = False
         self._wake()
-        if self._latest is not None:
-            self._gathered.pop(id(self._latest[0]), None)
-        if self._coming:
-            self._latest = self._coming.popleft()
-            return self._latest
-        if self._error is not None:
-            raise self._error
-        raise StopIteration
 
     def _is_near(self) -> bool:
         """Return whether to announce more batches."""
         few = self._cache is None or len(self._pieces) < self._most_pieces
         # Samples may lack all of the fields, or none may be asked for.
-        few = few and len(self._coming) < _MOST_COMING * len(self._fields)
+        few = few and self._next - self._schedule.taken < _MOST_COMING * len(self._fields)
         return few and self._announced < self._reach
 
-    def _pull(self) -> None:
-        try:
-            batch = next(self._batches, None)
-        except Exception as error:
-            # Raised after the batches before it.
-            self._error = error
-            batch = None
-        if batch is None:
-            self._ended = True
-            return
-        self._coming.append(batch)
-        draws = batch[0]
+    def _announce_batch(self, draws: Rows) -> None:
+        """Announce the next batch."""
+        batch, number, self._next = draws, self._next, self._next + 1
         if self._bad:
             good = [number not in self._bad for number in self._number(draws).tolist()]
             draws = draws[good]
-        numbers = self._number(draws)
         try:
-            blobs = self._source.gather(numbers, self._fields).blobs
+            blobs = self._source.gather(self._number(draws), self._fields).blobs
         except FastdataError:
             return  # the batch itself will raise it
         wanted = {name: self._wanted(one.extents, draws, name) for name, one in blobs.items()}
@@ -235,14 +216,8 @@ class RemotePass:
                 for name, of_field in wanted.items():
                     if slot in of_field:
                         held[name][slot] = [self._announce(one) for one in of_field[slot]]
-            if len(draws) == len(batch[0]):
-                self._gathered[id(batch[0])] = _Gathered(batch[0], blobs, held)
-            if not self._is_filling or len(self._coming) > 1:
-                return
-            # The consumer waits for the first batch: its requests carry no neighbours for later
-            # batches, and start before those are announced.
-            self._plan()
-        self._wake()
+            if len(draws) == len(batch):
+                self._gathered[number] = _Gathered(batch, blobs, held)
 
     def _wanted(self, extents: _native.Extents, draws: Rows, field: str) -> dict[int, list[Wanted]]:
         """Return the ranges of a field that draws need, by slot."""
@@ -291,9 +266,19 @@ class RemotePass:
                     del self._pieces[piece]
 
     def fetch(self, draws: Rows, field: str = "image") -> tuple[BlobColumn, Fetch]:
-        """Return where one field of a batch lies; request its bytes."""
-        gathered, held = self._gathered.get(id(draws)), None
-        if gathered is None:
+        """Return where one field of a batch lies; request its bytes, and announce later batches."""
+        if len(self._bad) != len(self._gone):
+            self._leave_out(set(self._bad) - self._gone)
+        taken = self._schedule.taken
+        if self._next < taken:
+            # The consumer waits for the first batch: its requests carry no neighbours for later
+            # batches, and start before those are announced.
+            self._next = taken - 1
+            self._announce_batch(draws)
+            with self._lock:
+                self._plan()
+        gathered, held = self._gathered.get(taken - 1), None
+        if gathered is None or not np.array_equal(gathered.draws, draws):
             blobs = self._source.gather(self._number(draws), [field]).blobs[field]
         else:
             blobs, held = gathered.blobs[field], gathered.held.pop(field, None)
@@ -305,23 +290,17 @@ class RemotePass:
                     for slot, ranges in wanted.items()
                 }
             self._needed += sum(one.size for ranges in held.values() for one in ranges)
-            fetch = Fetch(held, self._taken)
+            fetch = Fetch(held)
             for one in chain.from_iterable(held.values()):
                 if not one.done:
                     fetch.missing += 1
                     one.waiting.append(fetch)
                     self._urgent.append(one)
             if not fetch.missing:
-                fetch.finish()
+                fetch.finish(self._release)
         self._wake()
+        self.look_ahead()
         return blobs, fetch
-
-    def _taken(self, of_batch: list[_Held]) -> None:
-        with self._lock:
-            for held in of_batch:
-                if held.uses:  # none if it has turned out bad meanwhile
-                    self._release(held, 1)
-        self._wake()
 
     def stats(self) -> RemoteStats:
         """Return the statistics of this pass."""
@@ -467,6 +446,6 @@ class RemotePass:
                 for fetch in held.waiting:
                     fetch.missing -= 1
                     if not fetch.missing:
-                        fetch.finish()
+                        fetch.finish(self._release)
                 held.waiting = []
         self._pump()

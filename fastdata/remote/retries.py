@@ -72,6 +72,8 @@ _BROKEN = {
     "EOFError",
     "JSONDecodeError",
 }
+#: Other temporary errors: of ftplib, and of paramiko, which has an error for several addresses.
+_PASSING_NAMES = {"error_temp", "NoValidConnectionsError"}
 _MISSING_STATUS = {404, 410}
 _REFUSED_STATUS = {401, 403}
 #: Most seconds of a server's Retry-After that are respected.
@@ -215,6 +217,8 @@ def may_pass(error: BaseException) -> bool:
     if isinstance(error, FastdataError) or is_no_space(error) or _lacks_credentials(error):
         return False
     if isinstance(error, (TimeoutError, ConnectionError)) or _is_cut(error):
+        return True
+    if type(error).__name__ in _PASSING_NAMES:
         return True
     status = _status(error)
     if status is not None:

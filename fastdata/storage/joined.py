@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence, Set
 from functools import partial
 from typing import Any
@@ -164,99 +163,46 @@ class JoinedPass:
 
     def __init__(self, parts: Sequence[Source], starts: Rows, request: PassRequest) -> None:
         self._starts, self._parts = starts, parts
-        self._batches, self._number = request.batches, request.number
-        # Batches to come, and their rows of each remote source. Sources get batches without any of
-        # their rows, too: so one with few rows does not look further ahead than others.
-        self._coming: deque[tuple[Rows, Any, int]] = deque()
-        self._own: dict[int, deque[tuple[Rows, Any, int]]] = {}
-        # Each batch's draws by source, by the identity of its draws, until the next one is taken.
-        self._own_draws: dict[int, dict[int, tuple[Rows, Rows]]] = {}
-        self._latest: Rows | None = None
-        self._error: Exception | None = None
-        self._ended = False
+        self._number = request.number
         self._passes: dict[int, Any] = {}
         for part, source in enumerate(parts):
             if source.capabilities.local:
                 continue
             first, stop = int(starts[part]), int(starts[part + 1])
-            self._own[part] = deque()
-            self._passes[part] = source.start_pass(
-                request._replace(
-                    batches=self._batches_of(part),
-                    number=partial(self._number_in, first),
-                    bad=_OwnRows(request.bad, first, stop),
-                )
+            own = request._replace(
+                schedule=_OwnBatches(request, first, stop),
+                number=partial(self._number_in, first),
+                bad=_OwnRows(request.bad, first, stop),
             )
-
-    def __iter__(self) -> JoinedPass:
-        return self
-
-    def __next__(self) -> tuple[Rows, Any, int]:
-        """Return the next batch; sources announce later ones."""
-        while not self._coming and self._pull():
-            pass
-        if not self._coming:
-            if self._error is not None:
-                raise self._error
-            raise StopIteration
-        for passing in self._passes.values():
-            next(passing)
-        if self._latest is not None:
-            del self._own_draws[id(self._latest)]
-        batch = self._coming.popleft()
-        self._latest = batch[0]
-        return batch
-
-    def _pull(self) -> bool:
-        """Take a batch; return whether there was one."""
-        if self._ended:
-            return False
-        try:
-            batch = next(self._batches, None)
-        except Exception as error:
-            # Raised after the batches before it.
-            self._error, batch = error, None
-        if batch is None:
-            self._ended = True
-            return False
-        draws, *rest = batch
-        split = self._own_draws[id(draws)] = self._split(draws)
-        for part, own in self._own.items():
-            own.append((split[part][1], *rest))
-        self._coming.append(batch)
-        return True
-
-    def _batches_of(self, part: int) -> Iterator[tuple[Rows, Any, int]]:
-        """Yield the batches, with the rows of one source alone."""
-        while self._own[part] or self._pull():
-            yield self._own[part].popleft()
+            self._passes[part] = source.start_pass(own)
 
     def _number_in(self, first: int, draws: Rows) -> Rows:
         """Map draws to the rows of the source that begins with a row."""
         return self._number(draws) - first
 
-    def _split(self, draws: Rows) -> dict[int, tuple[Rows, Rows]]:
-        """Return the slots of each source in a batch, and its draws."""
-        parts = np.searchsorted(self._starts, self._number(draws), "right") - 1
-        slots = [np.flatnonzero(parts == part) for part in range(len(self._parts))]
-        return {part: (own, draws[own]) for part, own in enumerate(slots)}
+    def look_ahead(self) -> None:
+        """Announce later batches to all sources."""
+        for passing in self._passes.values():
+            passing.look_ahead()
 
     def fetch(self, draws: Rows, field: str = "image") -> tuple[BlobColumn, JoinedFetch]:
         """Return where one field of a batch lies; request the bytes of its remote rows."""
-        own = self._own_draws.get(id(draws)) or self._split(draws)
         rows = self._number(draws)
+        sources = np.searchsorted(self._starts, rows, "right") - 1
         places, blobs, fetches = [], [], []
-        for part, (slots, of_part) in own.items():
+        for part in range(len(self._parts)):
+            slots = np.flatnonzero(sources == part)
             if not len(slots):
                 continue
             if part in self._passes:
-                column, fetch = self._passes[part].fetch(of_part, field)
+                column, fetch = self._passes[part].fetch(draws[slots], field)
                 fetches.append((slots.tolist(), fetch))
             else:
                 numbers = rows[slots] - self._starts[part]
                 column = self._parts[part].gather(numbers, [field]).blobs[field]
             places.append(slots)
             blobs.append(column)
+        self.look_ahead()  # those without rows in this batch, too
         return _joined(len(draws), places, blobs), JoinedFetch(fetches)
 
     def stats(self) -> Any:
@@ -289,13 +235,36 @@ class JoinedFetch:
         for _, fetch in self._parts:
             fetch.cancel()
 
-    def take(self) -> dict[int, Any]:
-        """Return the outcome of each remote sample, by slot; call it once, when all is done."""
+    @property
+    def outcomes(self) -> dict[int, Any]:
+        """The outcome of each remote sample, by slot, once all is done."""
         return {
             slots[own]: outcome
             for slots, fetch in self._parts
-            for own, outcome in fetch.take().items()
+            for own, outcome in fetch.outcomes.items()
         }
+
+
+class _OwnBatches:
+    """Batches of a pass, with the draws of one source's rows alone."""
+
+    def __init__(self, request: PassRequest, first: int, stop: int) -> None:
+        self._schedule, self._number = request.schedule, request.number
+        self._first, self._stop = first, stop
+
+    @property
+    def taken(self) -> int:
+        """How many were taken."""
+        return self._schedule.taken
+
+    def ahead(self, number: int) -> tuple[Rows, Any, int] | None:
+        """Return a batch that was not taken; None if there is none."""
+        drawn = self._schedule.ahead(number)
+        if drawn is None:
+            return None
+        draws, *rest = drawn
+        rows = self._number(draws)
+        return draws[(rows >= self._first) & (rows < self._stop)], *rest
 
 
 class _OwnRows(Set[int]):

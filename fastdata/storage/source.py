@@ -8,11 +8,11 @@ are written over these, so a new source is correct before it is fast.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -163,18 +163,29 @@ class Measured(NamedTuple):
     orientations: npt.NDArray[np.int8] | None = None
 
 
+class Lookahead(Protocol):
+    """Batches of a pass."""
+
+    @property
+    def taken(self) -> int:
+        """How many were taken."""
+
+    def ahead(self, number: int) -> tuple[Rows, Any, int] | None:
+        """Return the draws of batch ``number``, which was not taken, and more; None at the end."""
+
+
 class PassRequest(NamedTuple):
     """Rows that one pass reads.
 
     Attributes:
-        batches: (draws, position after, size class) of each batch to come.
+        schedule: Its batches (`fastdata.plan.schedule.BatchSchedule`).
         number: Maps draws to rows.
         bad: Rows that no batch will have; may grow.
         plan_fetches: Returns the parts of large images that crops need; None for whole images.
         fields: The fields of images and blobs to prefetch.
     """
 
-    batches: Iterator[tuple[Rows, Any, int]]
+    schedule: Lookahead
     number: Callable[[Rows], Rows]
     bad: Set[int]
     plan_fetches: Callable[[_native.Extents, Rows], Any] | None = None

@@ -11,11 +11,14 @@ the core then composes without asking (`fastdata.transforms.geometry`).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FunctionType
 from typing import Any
+
+from PIL import Image
 
 from fastdata.errors import UsageError
 from fastdata.transforms import (
@@ -31,6 +34,7 @@ from fastdata.transforms.checks import require_objects
 from fastdata.transforms.forms import Form
 from fastdata.transforms.identity import (
     PACKAGES,
+    changed,
     composed,
     derived,
     fresh_look,
@@ -38,7 +42,6 @@ from fastdata.transforms.identity import (
     name_in,
     offers,
     override,
-    pillow_changed,
 )
 from fastdata.transforms.joint import Joint
 from fastdata.transforms.outcomes import (
@@ -141,7 +144,21 @@ def read_pipeline(
     transform: Any, size: tuple[int, int] | None = None, joint: Joint | None = None
 ) -> tuple[list[Reading], list[Callable[[Any], Any]], Form | None]:
     """Read a pipeline of any library's transforms, as `fastdata.transforms.base.read`."""
-    return read(transform, size, _LIBRARIES[joint is not None], joint)
+    with _no_cycle(transform):
+        return read(transform, size, _LIBRARIES[joint is not None], joint)
+
+
+@contextmanager
+def _no_cycle(transform: Any) -> Iterator[None]:
+    """Raise UsageError if what ``__fastdata__`` returns has it again, and so on."""
+    try:
+        yield
+    except RecursionError:
+        raise UsageError(
+            f"{title_of(transform)} has no last step: it, or a transform in it, has a __fastdata__ "
+            "that returns what holds it",
+            "Leave it out there.",
+        ) from None
 
 
 def compile_for_images(
@@ -153,7 +170,7 @@ def compile_for_images(
 
     ``image_size`` returns (width, height) of every image; None: they may differ.
     """
-    if transform is not None and (reason := pillow_changed()):
+    if transform is not None and (reason := changed(Image)):
         return Refusal(f"{reason}. Undo that.")
     recipe = compile_recipe(transform, joint=joint)
     size = image_size() if isinstance(recipe, Refusal) else None
@@ -270,7 +287,7 @@ def movements(transform: Any) -> list[tuple[str, bool | None]]:
     """Return the name of each step of a pipeline, and whether it moves pixels; None: not known."""
     if isinstance(transform, Varying):
         transform = transform.current if transform.is_chosen else ()
-    with fresh_look():
+    with fresh_look(), _no_cycle(transform):
         items = plain(flat(transform, True, _LIBRARIES[False]))
         steps = [one for one, _ in items if one is not RETURNED]
         return [(title_of(one), _moves(one)) for one in steps]

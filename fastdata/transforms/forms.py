@@ -8,9 +8,6 @@ from typing import Any, TypeAlias
 #: Views by their numbers, in lists, tuples, dicts.
 Form: TypeAlias = "int | list[Form] | dict[Any, Form]"
 
-#: Filter of masks: torch's nearest.
-MASK_FILTER = "nearest_floor"
-
 #: Interpolations of warps, and padding modes, by their numbers in the core.
 WARPS = ("nearest", "bilinear", "bicubic")
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")

@@ -15,29 +15,20 @@ from fastdata.transforms.identity import name_in
 from fastdata.transforms.outcomes import Conversion, Translation, on_pil
 
 
-def _convert(image: Any) -> Any:
-    return image.convert("RGB")
-
-
 def _convert_others(image: Any) -> Any:
     if image.mode != "RGB":
         image = image.convert("RGB")
     return image
 
 
-def _identity(image: Any) -> Any:
-    return image
-
-
 #: Functions that convert an image to RGB.
 _TO_RGB: Sequence[Callable[[Any], Any]] = (
-    _convert,
-    _convert_others,
     lambda image: image.convert("RGB"),
     lambda image: image.convert("RGB") if image.mode != "RGB" else image,
+    _convert_others,
 )
-#: Functions that return an image as it is.
-_NOTHING: Sequence[Callable[[Any], Any]] = (_identity, lambda image: image)
+#: Function that returns an image as it is.
+_NOTHING: Callable[[Any], Any] = lambda image: image  # noqa: E731
 #: Attributes of code that decide what it does.
 _COMPARED = ("co_code", "co_names", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount")
 #: The types that torchvision's Lambda changes by default.
@@ -53,7 +44,7 @@ def translate(transform: Any, kind: str, dtype: str) -> Translation | None:
         return None
     if any(_is_same(transform, one) for one in _TO_RGB):
         return on_pil(lambda _: Conversion())(transform, kind, dtype)
-    return Conversion() if any(_is_same(transform, one) for one in _NOTHING) else None
+    return Conversion() if _is_same(transform, _NOTHING) else None
 
 
 def _is_same(function: FunctionType, known: Any) -> bool:

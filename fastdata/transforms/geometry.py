@@ -16,9 +16,6 @@ one structured array (`_native.CUT`) for a batch. A row of it:
 - ``too_small``: the number, from 1, of the crop that may not pad and that the image is too small
   for; 0: none. ``found``: the image's (width, height) there. Then no other value counts.
 - ``key``: pixel programs draw from it.
-- ``matrix``: float64, 3 x 3 row by row: from the source image to the canvas. It maps (x, y, 1) in
-  pixels, where (0, 0) is the upper left corner of the image, not the middle of its first pixel. So
-  corners of boxes map by it.
 """
 
 from __future__ import annotations

@@ -13,13 +13,13 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from inspect import getattr_static, isroutine
+from itertools import chain
+from operator import is_
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
-
-from PIL import Image
 
 from fastdata.errors import UsageError
 from fastdata.text import class_name
@@ -71,23 +71,39 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _CALLED = frozenset(
     ("__call__", "_get_params", "_transform", "forward", "get_params", "make_params")
 )
+_METHODS = (staticmethod, classmethod, property)
 _CACHED = type(functools.lru_cache(len))
-#: Results of functions for classes and modules, since the last `fresh_look` began.
-_RESULTS: dict[tuple[Any, Any], Any] = {}
-_NESTED = threading.local()
+
+
+class _Memory(threading.local):
+    """Results of functions for classes and modules, for each thread.
+
+    ``places`` has the lists, and the keys and values of the dictionaries, that the results depend
+    on; ``values`` has what they held.
+    """
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.results: dict[tuple[Any, Any], Any] = {}
+        self.places: list[Collection[Any]] = []
+        self.values: list[Any] = []
+
+
+_MEMORY = _Memory()
 
 
 @contextmanager
 def fresh_look() -> Iterator[None]:
-    """Check the libraries again: each class and module once, until the next such block."""
-    depth = getattr(_NESTED, "depth", 0)
-    if not depth:
-        _RESULTS.clear()
-    _NESTED.depth = depth + 1
+    """Check the libraries again, unless nothing in them was replaced; once in nested blocks."""
+    if not _MEMORY.depth:
+        values = [*chain.from_iterable(map(list, _MEMORY.places))]
+        if len(values) != len(_MEMORY.values) or not all(map(is_, values, _MEMORY.values)):
+            _MEMORY.results, _MEMORY.places, _MEMORY.values = {}, [], []
+    _MEMORY.depth += 1
     try:
         yield
     finally:
-        _NESTED.depth = depth
+        _MEMORY.depth -= 1
 
 
 @functools.cache
@@ -144,12 +160,12 @@ def override(thing: Any) -> str:
 
 def overridden(thing: Any, kind: type[Any]) -> str:
     """Say in a clause why an object may differ from its library's class; "" if it cannot."""
-    for name in _own(thing):
-        of_class = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
-        table = name.startswith("_") and isinstance(of_class, (dict, tuple))
-        method = callable(of_class) or isinstance(of_class, (staticmethod, classmethod, property))
-        if table or method:
-            return f"its {name} was replaced"
+    for base in kind.__mro__:
+        for name in sorted(vars(base).keys() & _own(thing).keys()):
+            of_class = vars(base)[name]
+            table = name.startswith("_") and isinstance(of_class, (dict, tuple))
+            if table or callable(of_class) or isinstance(of_class, _METHODS):
+                return f"its {name} was replaced"
     parts = getattr(thing, "transforms", ())
     # A class derived from list may yield other transforms than it holds.
     if type(parts) not in (list, tuple) and not is_code(type(parts).__module__):
@@ -252,79 +268,67 @@ def composed(transform: Any) -> tuple[Any, ...] | None:
     return tuple(transform) if name_in(transform, "torch.nn") == "Sequential" else None
 
 
-def pillow_changed() -> str:
-    """Say in a clause which name of Pillow's images was replaced; "" for none."""
-    return changed(Image)
-
-
 def changed(holder: type[Any] | ModuleType) -> str:
     """Say in a clause which name of a class or module, or of a module it uses, was replaced.
 
     "" if none was.
     """
-    name = _once(holder, _difference)
+    homes: list[Any] = [holder]
+    if isinstance(holder, type):
+        kinds = [one for one in holder.__mro__ if is_code(one.__module__)]
+        homes = [sys.modules.get(one.__module__) for one in kinds]
+        for kind, home in zip(kinds, homes, strict=True):
+            if _own(home).get(kind.__name__) is not kind:
+                return f"{kind.__module__}.{kind.__qualname__} is not what its library defines"
+    name = next(filter(None, (_once(home, _difference) for home in homes)), "")
     return f"{name} is not what its library defines" if name else ""
 
 
-def _once(thing: Any, function: Callable[[Any], Any]) -> Any:
-    """Return the result of a function for a thing; called once after each `fresh_look`."""
-    key = function, thing
-    if key not in _RESULTS:
-        _RESULTS[key] = function(thing)
-    return _RESULTS[key]
+def _once(module: ModuleType, function: Callable[[ModuleType], Any]) -> Any:
+    """Return a function's result for a module; computed again only after `fresh_look` forgets."""
+    key = function, module
+    if key not in _MEMORY.results:
+        _MEMORY.results[key] = function(module)
+    return _MEMORY.results[key]
 
 
-def _difference(holder: Any) -> str:
-    """Return the path of the first name that differs, as `changed`; "" for none."""
-    if not isinstance(holder, type):
-        return next(filter(None, (_once(module, _in_module) for module in _used(holder))), "")
-    homes = [
-        (one, sys.modules.get(one.__module__)) for one in holder.__mro__ if is_code(one.__module__)
-    ]
-    for kind, home in homes:
-        if home is None or vars(home).get(kind.__name__) is not kind:
-            return _path(kind)
-    return next(filter(None, (_once(home, _difference) for _, home in homes)), "")
+def _difference(home: ModuleType) -> str:
+    """Return the path of the first replaced name in a module, or those it uses; "" for none."""
+    modules, path = [home], ""
+    for module in modules:
+        path, used = _once(module, _examined)
+        if path:
+            break
+        modules += [one for one in used if one not in modules]
+    return path
 
 
-def _in_module(module: ModuleType) -> str:
-    """Return the path of the first name of a module, or its classes, that differs; "" for none."""
-    own = [one for one in [*vars(module).values()] if isinstance(one, type)]
-    # Named tuples are made by eval.
-    kinds = [one for one in own if one.__module__ == module.__name__ and not issubclass(one, tuple)]
-    holders: list[type[Any] | ModuleType] = [module, *kinds]
-    return next((path for one in holders for path in _replaced(one)), "")
+def _examined(module: ModuleType) -> tuple[str, list[ModuleType]]:
+    """Return the path of a module's first replaced name, "" for none; and the modules it uses."""
+    own, path = _copied(vars(module)), module.__name__
+    holders = [(path, own)]
+    names = set()
+    for one in own.values():
+        # Named tuples are made by eval.
+        if isinstance(one, type) and one.__module__ == path and not issubclass(one, tuple):
+            holders.append((f"{path}.{one.__qualname__}", _copied(vars(one))))
+        name = getattr(one, "__name__" if isinstance(one, ModuleType) else "__module__", "")
+        if isinstance(name, str) and is_code(name):
+            names.add(name)
+    used = [sys.modules[name] for name in sorted(names & sys.modules.keys())]
+    return next((path for holder in holders for path in _replaced(*holder)), ""), used
 
 
-def _used(module: ModuleType) -> list[ModuleType]:
-    """Return a module, and the modules of `_CODE` that it uses, at any depth."""
-    modules = [module]
-    for one in modules:
-        modules += [used for used in _once(one, _imported) if used not in modules]
-    return modules
+def _copied(table: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return a copy of a dictionary; `fresh_look` compares the dictionary with it."""
+    copy = {**table}
+    _MEMORY.places += table.keys(), table.values()
+    _MEMORY.values += *copy, *copy.values()
+    return copy
 
 
-def _imported(module: ModuleType) -> list[ModuleType]:
-    """Return the modules of `_CODE` that a module, or what it has from elsewhere, is of."""
-    names = [
-        getattr(one, "__name__" if isinstance(one, ModuleType) else "__module__", "")
-        for one in [*vars(module).values()]
-    ]
-    known = {one for one in names if isinstance(one, str) and is_code(one)}
-    return [sys.modules[name] for name in sorted(known & sys.modules.keys())]
-
-
-def _path(holder: type[Any] | ModuleType) -> str:
-    return (
-        f"{holder.__module__}.{holder.__qualname__}"
-        if isinstance(holder, type)
-        else holder.__name__
-    )
-
-
-def _replaced(holder: type[Any] | ModuleType) -> Iterator[str]:
+def _replaced(path: str, own: dict[str, Any]) -> Iterator[str]:
     """Yield the paths of those names of a class or module that are bound to no library's object."""
-    own, path = {**vars(holder)}, _path(holder)
     for name in _ONLY.get(path, own):
         counts = name in own and name not in _IGNORED and not name.startswith(_ADDED)
         if counts and not _is_a_librarys(own[name]):
@@ -343,9 +347,13 @@ def _held(value: Any) -> Iterable[Any]:
     """Return the functions and other objects that decide what a value does."""
     if isinstance(value, dict):
         # Others may add entries to tables for classes of their own.
-        items = [*value.items()]
+        items = _copied(value).items()
         return [one for key, one in items if not isinstance(key, type) or _is_of_package(key)]
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list):
+        _MEMORY.places.append(value)
+        _MEMORY.values += value
+        return value
+    if isinstance(value, tuple):
         return value
     if isinstance(value, property):
         return value.fget, value.fset

@@ -45,7 +45,7 @@ _CALLERS.append(f"{_PACKAGE}.torchvision_v2_compatibility")
 
 def _rotation(transform: Any) -> Translation:
     # Nearest, of the same size, about the centre, black around it.
-    black = {"red": 0, "green": 0, "blue": 0}
+    black = {"red": 0, "green": 0, "blue": 0, "mask_fill": 0}
     still: dict[str, Any] = {"expand": False, "on_tensors": False, **NO_CENTER}
     rotation = operation("rotate", angle=float(transform.angle), interpolation=0, **black, **still)
     return Apply((rotation,), transform.prob)

@@ -29,7 +29,7 @@ from fastdata.transforms.outcomes import (
     as_tuple,
     tensor_image,
 )
-from fastdata.transforms.tree import Builder, Bytes, tree_of
+from fastdata.transforms.tree import Builder, tree_of
 
 #: (width, height) of all images; None: it depends on the image, or on draws.
 Fixed: TypeAlias = "tuple[int, int] | None"
@@ -142,14 +142,14 @@ class Step:
         """Whether pixels change places, so that boxes and masks have to follow them."""
         if self.is_geometry or not self.in_program:
             return self.is_geometry and not self.of_targets
-        return not tree_of((self,), Bytes("f8", 0, 3)).is_empty
+        return _tree_of_one(self).moves_pixels
 
     def works_on_floats(self, normalised: bool) -> bool:
         """Return whether it may precede the conversion to floats, within a level or so.
 
         A step that moves values and adds only zeros may.
         """
-        return False
+        return self.any_floats and self.is_geometry
 
     def may_pad(self, size: Fixed) -> bool:
         """Return whether it would pad images of a size, or of unknown sizes."""
@@ -172,7 +172,7 @@ class Step:
 
     def cut(self, reading: Reading) -> Reading | None:
         """Return the reading with it in the geometry; None if it has to run on pixels."""
-        return None
+        return reading.with_geometry(self)
 
     # --- other libraries ---------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from fastdata import _native
 from fastdata.errors import UsageError
-from fastdata.transforms.forms import MASK_FILTER, PADDING_MODES, WARPS
+from fastdata.transforms.forms import PADDING_MODES, WARPS
 
 # Draws of each leading step that draws, of which the last chooses its filter; and the first draw of
 # the others.
@@ -32,7 +31,7 @@ SUM, BLENDED_SUM, BLENDS = 0, 1, 2
 # Nodes that only lead to others.
 _WITH_CHILDREN = ("sequence", "apply", "choice", "order", "sample", "mix")
 
-# Steps on pixels that leave them in their places, as operations do. Masks keep their values there.
+# Steps on pixels that leave them in their places, as operations do.
 _STILL_STEPS = ("shuffle_channels", "erase")
 
 # Operations that torchvision computes differently on tensors of bytes and on PIL images.
@@ -60,29 +59,6 @@ class Number(NamedTuple):
 Values: TypeAlias = "Number | float | Sequence[float]"
 
 
-@dataclass(frozen=True)
-class Bytes:
-    """Bytes of a mask's pixels, as channels of an image that a program moves.
-
-    From the ``first`` on, ``count`` (1 to 3) are those of ``dtype``'s values, in NumPy's words.
-    """
-
-    dtype: str
-    first: int
-    count: int
-
-    def fill(self, value: float) -> tuple[int, ...]:
-        """Return the bytes of a value; raise UsageError if the mask cannot have it."""
-        stored = np.array(value).astype(self.dtype)
-        if stored.dtype != np.bool_ and stored != value:
-            raise UsageError(
-                f"a fill of {value:g} does not fit into a mask of {stored.dtype}",
-                "Give a smaller one.",
-            )
-        whole = stored.tobytes()
-        return tuple(whole[(self.first + at) % len(whole)] for at in range(3))
-
-
 class Emits(Protocol):
     """A step that a tree can have."""
 
@@ -91,14 +67,14 @@ class Emits(Protocol):
 
 
 class Builder:
-    """Builds a program node by node, for images or for the bytes of a mask.
+    """Builds a program node by node.
 
-    The program of a mask draws what that of its image does, and moves pixels as torchvision's v2
-    moves those of masks.
+    Attributes:
+        mask_fills: Values that masks are filled with.
     """
 
-    def __init__(self, mask: Bytes | None = None) -> None:
-        self._mask = mask
+    def __init__(self) -> None:
+        self.mask_fills: set[float] = set()
         self._nodes: list[tuple[str, int, int, int]] = []  # kind, end, first value, first draw
         self._values: list[Number] = []
         self._tables: list[float] = []
@@ -119,6 +95,12 @@ class Builder:
     def is_empty(self) -> bool:
         """Whether no node changes an image."""
         return all(kind in _WITH_CHILDREN for kind, *_ in self._nodes)
+
+    @property
+    def moves_pixels(self) -> bool:
+        """Whether a node leaves pixels, or boxes, elsewhere."""
+        moving = _native.STEPS.keys() - {*_WITH_CHILDREN, *_STILL_STEPS}
+        return any(kind in moving for kind, *_ in self._nodes)
 
     def program(self) -> _native.StepProgram:
         """Return the core's program."""
@@ -148,12 +130,9 @@ class Builder:
         """Add a leaf: one of ``_native.STEPS``, or a call of one of ``_native.OPERATIONS``.
 
         ``values`` are its parameters by name, numbers or sequences of them; ``draws`` are as many
-        as the kind has, if not given.
+        as the kind has, if None.
         """
-        is_call = kind not in _native.STEPS
-        if self._mask is not None and (is_call or kind in _STILL_STEPS):
-            kind, draws, values = "sequence", self._draws_of(kind, draws), {}
-        elif self._tensors and is_call and kind in _ON_TENSORS:
+        if self._tensors and kind in _ON_TENSORS:
             kind, values = f"tensor_{kind}", {**values, "version": self._tensors}
         self._append(kind, draws, values)
 
@@ -164,12 +143,9 @@ class Builder:
         first = len(self._values)
         self._values += [self._value(values[name]) for name in names]
         end = len(self._nodes) + 1
-        self._nodes.append((kind, end, first, self.draw(self._draws_of(kind, draws))))
-
-    def _draws_of(self, kind: str, draws: int | None) -> int:
-        if draws is not None:
-            return draws
-        return _native.STEPS[kind][0] if kind in _native.STEPS else 0
+        if draws is None:
+            draws = _native.STEPS[kind][0] if kind in _native.STEPS else 0
+        self._nodes.append((kind, end, first, self.draw(draws)))
 
     def _value(self, value: Values) -> Number:
         if isinstance(value, Number):
@@ -192,20 +168,20 @@ class Builder:
 
     def warp(self, kind: str, step: Any, **values: Values) -> None:
         """Add a leaf that warps with the step's interpolation and fill."""
-        fill: dict[str, Values] = dict.fromkeys(("red", "green", "blue"), -1.0)
-        if self._mask is not None or self._filled:
-            fill = self.fill_of(step)
-        interpolation = WARPS.index(step.interpolation if self._mask is None else "nearest")
-        on_tensors = self._tensors > 0 or self._mask is not None
-        rest = {"interpolation": interpolation, "on_tensors": on_tensors}
+        fill = self.fill_of(step)
+        if not self._filled:
+            fill.update(dict.fromkeys(("red", "green", "blue"), -1.0))
+        interpolation = WARPS.index(step.interpolation)
+        rest = {"interpolation": interpolation, "on_tensors": self._tensors > 0}
         self.add(kind, **values, **fill, **rest)
 
     def fill_of(self, step: Any) -> dict[str, Values]:
-        """Return the values of the channels that a step fills with, by their parameters."""
-        fill: tuple[float, ...] = step.fill
-        if self._mask is not None:
-            fill = self._mask.fill(fill[0] if step.mask_fill is None else step.mask_fill)
-        return dict(zip(("red", "green", "blue"), fill, strict=True))
+        """Return the values that a step fills images and masks with, by their parameters."""
+        red, green, blue = step.fill or (0, 0, 0)  # None: a policy's, on tensors
+        mask_fill = getattr(step, "mask_fill", None)
+        mask_fill = red if mask_fill is None else mask_fill
+        self.mask_fills.add(mask_fill)
+        return {"red": red, "green": green, "blue": blue, "mask_fill": mask_fill}
 
     def padding_of(self, step: Any) -> dict[str, Values]:
         """Return the mode and fill of a step that pads, by their parameters."""
@@ -237,10 +213,6 @@ class Builder:
         for step in steps:
             with self.node("sequence"):
                 step.emit(self)
-
-    def one_channel(self) -> None:
-        """Leave the first of three equal channels."""
-        self._append("grayscale", 0, {"channels": 1})
 
     # --- values ------------------------------------------------------------------------------
 
@@ -283,8 +255,6 @@ class Builder:
     def filter(self, interpolation: str | Sequence[str]) -> Number | float:
         """Return the number of a resize's filter; draw one of several."""
         names = (interpolation,) if isinstance(interpolation, str) else tuple(interpolation)
-        if self._mask is not None:
-            names = (MASK_FILTER,) * len(names)
         numbers = [float(_native.FILTERS.index(name)) for name in names]
         if len(numbers) == 1:
             return numbers[0]
@@ -305,15 +275,11 @@ NO_CENTER = center_values(None)
 NO_MOVE = {"angle": 0.0, "move_x": 0.0, "move_y": 0.0, "scale": 1.0, "shear_x": 0.0, "shear_y": 0.0}
 
 
-def tree_of(
-    steps: Sequence[Emits], mask: Bytes | None = None, leading: Sequence[Emits] = ()
-) -> Builder:
+def tree_of(steps: Sequence[Emits], leading: Sequence[Emits] = ()) -> Builder:
     """Build the tree of several steps, one after the other; see `Builder`."""
-    builder = Builder(mask)
+    builder = Builder()
     with builder.node("sequence"):
         builder.lead(leading)
-        if mask is not None and mask.count == 1:
-            builder.one_channel()
         for step in steps:
             step.emit(builder)
     return builder
@@ -321,7 +287,28 @@ def tree_of(
 
 @lru_cache(maxsize=128)
 def native_program(
-    steps: tuple[Emits, ...], mask: Bytes | None = None, leading: tuple[Emits, ...] = ()
+    steps: tuple[Emits, ...], leading: tuple[Emits, ...] = ()
 ) -> _native.StepProgram:
-    """Return the core's program of leading and further steps; equal ones share it."""
-    return tree_of(steps, mask, leading).program()
+    """Return the core's program of leading steps and others; equal ones share it."""
+    return tree_of(steps, leading).program()
+
+
+@lru_cache(maxsize=128)
+def mask_fills(
+    steps: tuple[Emits, ...], fill: float, dtype: str, first: int = 0
+) -> dict[Any, tuple[int, ...]]:
+    """Return three bytes of each value that masks of a dtype are filled with, from a byte on.
+
+    The values are 0, ``fill`` and those of the steps. Raise UsageError if a mask cannot have one.
+    """
+    found = {}
+    for value in {0, fill, *tree_of(steps).mask_fills}:
+        stored = np.array(value).astype(dtype)
+        if stored.dtype != np.bool_ and stored != value:
+            raise UsageError(
+                f"a fill of {value:g} does not fit into a mask of {stored.dtype}",
+                "Give a smaller one.",
+            )
+        whole = stored.tobytes()
+        found[value] = tuple(whole[(first + at) % len(whole)] for at in range(3))
+    return found

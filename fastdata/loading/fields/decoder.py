@@ -21,7 +21,7 @@ from fastdata.loading.fields.pipeline import Pipeline, blobs_among, open_pipelin
 from fastdata.loading.fields.stats import Counters
 from fastdata.loading.fields.targets import TargetReader
 from fastdata.plan.draws import epoch_key
-from fastdata.plan.schedule import Indices, occurrences_within
+from fastdata.plan.schedule import BatchSchedule, Indices, occurrences_within
 from fastdata.storage.source import PassRequest, Source
 from fastdata.transforms.outcomes import Output
 from fastdata.transforms.recipe import Program, Recipe
@@ -49,7 +49,8 @@ class SampleDecoder:
         if self._made is None or self._made[0] != os.getpid():
             source, pool = self._source, BufferPool(1, False)
             blobs = blobs_among(source, self._readable.fields)
-            request = PassRequest(iter(()), self._numbering, set(), fields=blobs)
+            none_ahead = BatchSchedule(iter(()), self._numbering, 0)
+            request = PassRequest(none_ahead, self._numbering, set(), fields=blobs)
             remote = source.start_pass(request)
             run, counters = _native.Work.run, Counters(0)
             context = Context(

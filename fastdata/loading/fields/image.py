@@ -14,7 +14,6 @@ from PIL import Image
 from fastdata import _native
 from fastdata.decode.decoders import NATIVE, PILLOW
 from fastdata.decode.fallback import FallbackStep, Outcome, Verdict
-from fastdata.decode.jpeg import jpeg_info
 from fastdata.decode.pillow import describe_kind
 from fastdata.errors import FallbackWarning, SampleError, warn
 from fastdata.loading.fields.alone import DeclinedSample
@@ -427,11 +426,9 @@ class ImageField(EncodedField):
         else:
             try:
                 data = state.blobs.extents.read(slot, check=False)
-                why, jpeg = describe_kind(data), jpeg_info(data)
-                if jpeg.encoding == "jpeg":
-                    reason = outcome.verdict.detail or jpeg.reason
-                else:
-                    reason = outcome.declined
+                why, reason = describe_kind(data), outcome.declined
+                if outcome.kind.startswith("jpeg"):
+                    reason = outcome.verdict.detail or reason
                 why = f"it is {'an' if why[0] in 'AEIOaeio' else 'a'} {why}"
                 why += f": {reason}" if reason else ""
             except (OSError, ValueError, SampleError):  # its file was removed meanwhile

@@ -24,10 +24,8 @@ from fastdata.loading.fields.field import (
     Jobs,
 )
 from fastdata.text import human_size
-from fastdata.transforms.forms import MASK_FILTER
-from fastdata.transforms.geometry import ANY_SIZE, Cuts
-from fastdata.transforms.reading import Step
-from fastdata.transforms.tree import Bytes, native_program
+from fastdata.transforms.geometry import ANY_SIZE
+from fastdata.transforms.tree import mask_fills
 
 if TYPE_CHECKING:
     from fastdata.decode.codecs import Encoded
@@ -158,7 +156,7 @@ class MaskField(EncodedField):
                 sizes = human_size(mask.width, mask.height), human_size(*drawn.size)
                 raise self._source.problem(row, "it is {}, and the image {}".format(*sizes))
             try:
-                moved = _placed(state.memory, slot, self._moved(state, slot, mask, drawn))
+                moved = _placed(state.memory, slot, moved_mask(mask, drawn))
                 return _Mask(moved, mask.kind, mask.decoder)
             except DecodeError as error:
                 raise self._source.problem(row, error.detail, error.code) from None
@@ -169,17 +167,6 @@ class MaskField(EncodedField):
                 raise UsageError(what, error.hint) from None
         except FastdataError as error:
             return _Mask(None, error=without_frames(error))
-
-    def _moved(
-        self, state: MaskState, slot: int, mask: Encoded, drawn: SlotDraw
-    ) -> npt.NDArray[Any]:
-        (program,), (cut,) = drawn.programs, drawn.cuts
-        # Rows below the crop are not needed; one is, of a crop that lies beside the mask.
-        lower = min(max(int(cut["box"][0, 3]), 1), mask.height)
-        pixels = mask.pixels((0, 0, mask.width, lower))
-        width, height = state.sizes[slot].tolist()
-        size = width, height
-        return moved_mask(pixels, program.pixels, cut, size, drawn.targets, program.mask_fill)
 
     def _joined(
         self, state: MaskState, kind: np.dtype[Any], shape: tuple[int, int, int]
@@ -229,47 +216,30 @@ def _placed(memory: torch.Tensor | None, slot: int, mask: npt.NDArray[Any]) -> n
     return place
 
 
-def moved_mask(
-    pixels: npt.NDArray[Any],
-    steps: tuple[Step, ...],
-    cut: Cuts,
-    size: tuple[int, int],
-    targets: _native.Targets | None = None,
-    fill: int = 0,
-) -> npt.NDArray[Any]:
-    """Return a mask after its image's geometry and steps: (channels, height, width), same dtype.
+def moved_mask(mask: Encoded, drawn: SlotDraw) -> npt.NDArray[Any]:
+    """Return a mask after what was drawn for its image: (channels, height, width).
 
-    The core moves bytes. Up to three of a pixel's are channels of one image. ``pixels``: (rows,
-    columns) or (rows, columns, channels); rows below the cut's box may be missing. ``size`` is
-    (width, height) of the result, ``fill`` the `Program.mask_fill`. Raise DecodeError if the steps
-    cannot be done to it, UsageError for a fill that it cannot have.
+    The core moves bytes. Up to three of a pixel's are channels of one image. Raise DecodeError if
+    the steps cannot be done to it, UsageError for a fill that it cannot have.
     """
-    rows, columns = pixels.shape[:2]
+    (program,), (cut,) = drawn.programs, drawn.cuts
+    # Rows below the crop are not needed; one is, of a crop that lies beside the mask.
+    lower = min(max(int(cut["box"][0, 3]), 1), mask.height)
+    pixels = mask.pixels((0, 0, mask.width, lower))
+    (rows, columns), (width, height) = pixels.shape[:2], drawn.output_size(0)
     values = np.ascontiguousarray(pixels).view(np.uint8).reshape(rows, columns, -1)
-    cut = cut.copy()
-    cut["filter"] = _native.FILTERS.index(MASK_FILTER)
-    parts = []
-    for first in range(0, values.shape[2], 3):
-        part = values[..., first : first + 3]
-        bytes_of = Bytes(pixels.dtype.str, first, part.shape[2])
-        options = {"program": native_program(steps, bytes_of), "fill": bytes_of.fill(fill)}
-        parts.append(_moved(part, cut, size, {**options, "targets": targets}))
-    moved = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
-    moved = np.ascontiguousarray(moved).view(pixels.dtype)
-    return np.ascontiguousarray(moved.transpose(2, 0, 1))
-
-
-def _moved(
-    values: npt.NDArray[np.uint8], cut: Cuts, size: tuple[int, int], options: dict[str, Any]
-) -> npt.NDArray[np.uint8]:
-    """Return one to three bytes of each pixel, (rows, columns, count)."""
     count = values.shape[2]
-    width, height = size
-    channels = 1 if count == 1 else 3
-    if count == 2:
+    if count % 3 == 2:  # an image has one channel, or three
         values = np.concatenate([values, values[..., :1]], axis=2)
-    values = np.ascontiguousarray(values)
-    out = np.empty((1, height, width, channels), np.uint8)
-    if (verdict := decode_one(values, [_native.Rendering(out, cuts=cut, **options)])) is not None:
-        raise DecodeError(*verdict)
-    return out[0, ..., :count]
+    parts = []
+    for first in range(0, count, 3):
+        part = np.ascontiguousarray(values[..., first : first + 3])
+        parts.append(np.empty((height, width, part.shape[2]), np.uint8))
+        fills = mask_fills(program.pixels, program.mask_fill, pixels.dtype.str, first)
+        options: dict[str, Any] = {"mask_fills": fills, "fill": fills[program.mask_fill]}
+        rendering = _native.Rendering(parts[-1][None], cuts=cut, targets=drawn.targets, **options)
+        if (verdict := decode_one(part, [rendering])) is not None:
+            raise DecodeError(*verdict)
+    moved = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
+    moved = np.ascontiguousarray(moved[..., :count]).view(pixels.dtype)
+    return np.ascontiguousarray(moved.transpose(2, 0, 1))

@@ -14,7 +14,7 @@ from fastdata import _native
 from fastdata.storage.arrow import as_arrow, list_lengths, list_offsets
 from fastdata.storage.fields import MASKS, RELATIVE, Field
 from fastdata.text import human_size
-from fastdata.transforms.tree import Bytes, native_program
+from fastdata.transforms.tree import mask_fills
 
 if TYPE_CHECKING:
     import torch
@@ -81,7 +81,7 @@ class OutlinePainter:
         `SlotDraw`. ``skip`` are places of images whose masks are not wanted. Raise UsageError for
         masks of bytes that cannot have the program's fill.
         """
-        moved, bytes_of = drawn.moved, Bytes("|u1", 0, 1)
+        moved, fills = drawn.moved, mask_fills(program.pixels, program.mask_fill, "|u1")
         problems: dict[int, str] = {}
         lists, counts = self._lists(columns, problems)
         begins = np.cumsum([0, *counts])
@@ -104,10 +104,10 @@ class OutlinePainter:
             cuts=drawn.cuts[0],
             sizes=np.ascontiguousarray(moved.sizes),
             out=array,
-            program=native_program(program.pixels, bytes_of) if program.pixels else None,
             kept=(numbers.astype(np.int32), np.cumsum([0, *lengths], dtype=np.int64)),
             targets=drawn.targets,
-            fill=bytes_of.fill(program.mask_fill)[0],
+            mask_fills=fills,
+            fill=fills[program.mask_fill][0],
         )
         masks, first = [], 0
         for count, (width, height) in zip(lengths.tolist(), moved.sizes.tolist(), strict=True):

@@ -59,15 +59,12 @@ Status box_blur(const Call& call, Canvas& canvas) {
   }
   for (int pass = 0; pass < kPasses; pass++) {
     const Planes& image = canvas.image();
-    Planes next;
-    if (Status s = canvas.begin(image.width, image.height, image.channels, next); !s.ok()) return s;
-    for (int c = 0; c < image.channels; c++)
-      for (int y = 0; y < image.height; y++) {
-        for (int t = 0; t < count; t++)
-          taps[t] = image.row(c, std::clamp(y + t - reach, 0, image.height - 1));
-        kernels().box_row(taps, count, image.stride, box.weight, box.edge_weight, next.row(c, y));
-      }
-    canvas.swap();
+    const auto write = [&](int c, int y, uint8_t* out) {
+      for (int t = 0; t < count; t++)
+        taps[t] = image.row(c, std::clamp(y + t - reach, 0, image.height - 1));
+      kernels().box_row(taps, count, image.stride, box.weight, box.edge_weight, out);
+    };
+    if (Status s = canvas.make(image.width, image.height, write); !s.ok()) return s;
   }
   return {};
 }

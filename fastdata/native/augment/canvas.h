@@ -57,6 +57,17 @@ class Canvas {
   /// Fails as `reset` does, and then changes nothing.
   Status begin(int width, int height, int channels, Planes& next);
   void swap();
+  /// Makes an image of a size and puts it in the place of this one; `write` writes each row of each
+  /// channel. Fails as `begin`.
+  template <typename Write>
+  Status make(int width, int height, const Write& write) {
+    Planes next;
+    if (Status s = begin(width, height, image_.channels, next); !s.ok()) return s;
+    for (int c = 0; c < next.channels; c++)
+      for (int y = 0; y < height; y++) write(c, y, next.row(c, y));
+    swap();
+    return {};
+  }
 
   /// Gives back each buffer that is larger than `keep` bytes.
   void trim(size_t keep);

@@ -25,14 +25,17 @@ void Drawing::crop(const CropBox& box) {
   add(Call::of(operations::Crop{left, top, w, h}), w, h);
 }
 
-Status Drawing::pad(const Margins& margins, const Padding& padding) {
+template <typename Step>
+Status Drawing::pad(const Margins& margins, const Step& step) {
   const auto& [left, top, right, bottom] = margins;
   if (left == 0 && top == 0 && right == 0 && bottom == 0) return {};
   const double w = static_cast<double>(width()) + left + right;
   const double h = static_cast<double>(height()) + top + bottom;
   if (!is_possible(w, h)) return kBadSize;
-  const auto& [mode, red, green, blue] = padding;
-  add(Call::of(operations::Pad{left, top, right, bottom, mode, red, green, blue}), w, h);
+  Call call = Call::of(
+      operations::Pad{left, top, right, bottom, step.mode, step.red, step.green, step.blue});
+  call.mask_fill = step.mask_fill;
+  add(call, w, h);
   return {};
 }
 
@@ -133,7 +136,7 @@ Status Drawing::take(const steps::CentreCrop& step, uint64_t) {
   const Margins margins{static_cast<double>(left), static_cast<double>(top),
                         static_cast<double>(std::max<int64_t>(w - width(), 0) - left),
                         static_cast<double>(std::max<int64_t>(h - height(), 0) - top)};
-  if (Status s = pad(margins, {step.mode, step.red, step.green, step.blue}); !s.ok()) return s;
+  if (Status s = pad(margins, step); !s.ok()) return s;
   crop({std::max<int64_t>(x, 0), std::max<int64_t>(y, 0), w, h});
   return {};
 }
@@ -145,16 +148,15 @@ Status Drawing::take(const steps::RandomCrop& step, uint64_t draw) {
   const auto have_w = [&] { return static_cast<double>(width()); };
   const auto have_h = [&] { return static_cast<double>(height()); };
   const bool at_once = step.pads_smaller && step.mode == 0;
-  const Padding padding{step.mode, step.red, step.green, step.blue};
   const double wider = at_once ? missing(w, have_w() + step.left + step.right) : 0;
   const double higher = at_once ? missing(h, have_h() + step.top + step.bottom) : 0;
   const Margins margins{step.left + wider, step.top + higher, step.right + wider,
                         step.bottom + higher};
-  if (Status s = pad(margins, padding); !s.ok()) return s;
+  if (Status s = pad(margins, step); !s.ok()) return s;
   if (step.pads_smaller) {
     const double across = missing(w, have_w()), down = missing(h, have_h());
-    if (Status s = pad({across, 0, across, 0}, padding); !s.ok()) return s;
-    if (Status s = pad({0, down, 0, down}, padding); !s.ok()) return s;
+    if (Status s = pad({across, 0, across, 0}, step); !s.ok()) return s;
+    if (Status s = pad({0, down, 0, down}, step); !s.ok()) return s;
   }
   if (!(w >= 1 && h >= 1 && w <= have_w() && h <= have_h()))
     return {Code::bad_parameters, "the image is smaller than a random crop that may not pad it"};
@@ -170,24 +172,23 @@ Status Drawing::take(const steps::FixedSizeCrop& step, uint64_t draw) {
   const CropBox box = fixed_size_crop(width(), height(), whole(step.width), whole(step.height),
                                       draw_uniform_single(key_, draw, 0, 1));
   if (box.width != width() || box.height != height()) crop(box);
-  return take(steps::PadTo{step.width, step.height, step.mode, step.red, step.green, step.blue},
+  return take(steps::PadTo{step.width, step.height, step.mode, step.red, step.green, step.blue,
+                           step.mask_fill},
               draw);
 }
 
 Status Drawing::take(const steps::Pad& step, uint64_t) {
-  return pad({step.left, step.top, step.right, step.bottom},
-             {step.mode, step.red, step.green, step.blue});
+  return pad({step.left, step.top, step.right, step.bottom}, step);
 }
 
 Status Drawing::take(const steps::PadTo& step, uint64_t) {
   return pad({0, 0, std::max(step.width - static_cast<double>(width()), 0.0),
               std::max(step.height - static_cast<double>(height()), 0.0)},
-             {step.mode, step.red, step.green, step.blue});
+             step);
 }
 
 Status Drawing::take(const steps::ZoomOut& step, uint64_t draw) {
-  return pad(zoomed_out(width(), height(), step.least, step.most, key_, draw),
-             {step.mode, step.red, step.green, step.blue});
+  return pad(zoomed_out(width(), height(), step.least, step.most, key_, draw), step);
 }
 
 /// An image without boxes that fit stays as it is once the option for that is drawn.

@@ -1,6 +1,6 @@
 // Draws the steps of a program for one sample: what they do to it becomes a list of operations,
-// which all follow: pixels (operations.h), boxes and points (targets.h), masks
-// (outlines/sampling.h), and the region that is decoded (geometry/folded.h).
+// which all follow: pixels (operations.h), boxes and points (targets.h), masks (masks.h), and the
+// region that is decoded (geometry/folded.h).
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,7 @@ struct Drawn {
   std::vector<Call> calls;
   std::vector<Erasure> erasures;
   int64_t width = 0, height = 0;
+  Status status = {};  // of a batch's samples: why one could not be drawn
 };
 
 class Drawing {
@@ -58,12 +59,6 @@ class Drawing {
   }
 
  private:
-  struct Colour {
-    double red, green, blue;
-  };
-  struct Padding {
-    double mode, red, green, blue;
-  };
   /// The arguments of torchvision's affine: degrees, pixels, a factor, degrees.
   struct Affinity {
     double angle, x, y, scale, shear_x, shear_y;
@@ -82,16 +77,17 @@ class Drawing {
     drawn_.height = static_cast<int64_t>(height);
   }
 
-  // Boxes are within the image; sizes and margins may be anything.
+  // Boxes are within the image; sizes and margins may be anything. Steps have fills.
   void crop(const CropBox& box);
-  Status pad(const Margins& margins, const Padding& padding);
+  template <typename Step>
+  Status pad(const Margins& margins, const Step& step);
   Status resize(const Size& size, double filter);
 
   static void inverse_of(const Affinity& to, double cx, double cy, double (&m)[6]);
-  Status warp(const double (&m)[6], double interpolation, const Colour& fill, double width,
-              double height);
-  Status warp_tensor(const Affinity& to, double cx, double cy, double interpolation,
-                     const Colour& fill);
+  template <typename Step>
+  Status warp(const Step& step, const double (&m)[6], double width, double height);
+  template <typename Step>
+  void warp_tensor(const Step& step, const Affinity& to);
 
   const uint64_t key_;
   Targets* const targets_;

@@ -56,13 +56,9 @@ Status crop(const Call& call, Canvas& canvas) {
       !whole_number(by.height, 1, image.height - top, height))
     return {Code::bad_parameters, "a crop outside the image"};
   if (width == image.width && height == image.height) return {};
-  Planes next;
-  if (Status s = canvas.begin(width, height, image.channels, next); !s.ok()) return s;
-  for (int c = 0; c < image.channels; c++)
-    for (int y = 0; y < height; y++)
-      std::memcpy(next.row(c, y), image.row(c, top + y) + left, width);
-  canvas.swap();
-  return {};
+  return canvas.make(width, height, [&](int c, int y, uint8_t* out) {
+    std::memcpy(out, image.row(c, top + y) + left, width);
+  });
 }
 
 Status iou_crop(const Call& call, Canvas& canvas) { return crop(call, canvas); }
@@ -72,6 +68,8 @@ Status shift_targets(const Call&, Canvas&) { return {}; }
 Status clamp_boxes(const Call&, Canvas&) { return {}; }
 
 Status sanitize_boxes(const Call&, Canvas&) { return {}; }
+
+Status warp_masks(const Call&, Canvas&) { return {}; }
 
 Status resize(const Call& call, Canvas& canvas) {
   const auto by = call.as<operations::Resize>();
@@ -105,40 +103,32 @@ Status pad(const Call& call, Canvas& canvas) {
   if (!whole_number(by.red, 0, 255, fill[0]) || !whole_number(by.green, 0, 255, fill[1]) ||
       !whole_number(by.blue, 0, 255, fill[2]))
     return {Code::bad_parameters, "a fill outside 0 to 255"};
-  Planes next;
   const int64_t width = int64_t{image.width} + left + right;
   const int64_t height = int64_t{image.height} + top + bottom;
   if (width > INT32_MAX || height > INT32_MAX)
     return {Code::too_large, "more than 2^31 pixels a side"};
-  if (Status s =
-          canvas.begin(static_cast<int>(width), static_cast<int>(height), image.channels, next);
-      !s.ok())
-    return s;
   // Where the pixels left of the image and right of it come from.
   int32_t* margins = canvas.scratch.reserve<int32_t>(static_cast<size_t>(left) + right);
   for (int x = 0; x < left; x++) margins[x] = padded_from(mode, x - left, image.width);
   for (int x = 0; x < right; x++)
     margins[left + x] = padded_from(mode, int64_t{image.width} + x, image.width);
-  for (int c = 0; c < image.channels; c++)
-    for (int y = 0; y < next.height; y++) {
-      uint8_t* out = next.row(c, y);
-      if (mode == PadMode::constant && (y < top || y >= top + image.height)) {
-        std::memset(out, fill[c], next.width);
-        continue;
-      }
-      const uint8_t* row = image.row(
-          c, mode == PadMode::constant ? y - top : padded_from(mode, y - top, image.height));
-      std::memcpy(out + left, row, image.width);
-      if (mode == PadMode::constant) {
-        std::memset(out, fill[c], left);
-        std::memset(out + left + image.width, fill[c], right);
-        continue;
-      }
-      for (int x = 0; x < left; x++) out[x] = row[margins[x]];
-      for (int x = 0; x < right; x++) out[left + image.width + x] = row[margins[left + x]];
+  const auto write = [&](int c, int y, uint8_t* out) {
+    if (mode == PadMode::constant && (y < top || y >= top + image.height)) {
+      std::memset(out, fill[c], static_cast<size_t>(width));
+      return;
     }
-  canvas.swap();
-  return {};
+    const uint8_t* row = image.row(
+        c, mode == PadMode::constant ? y - top : padded_from(mode, y - top, image.height));
+    std::memcpy(out + left, row, image.width);
+    if (mode == PadMode::constant) {
+      std::memset(out, fill[c], left);
+      std::memset(out + left + image.width, fill[c], right);
+      return;
+    }
+    for (int x = 0; x < left; x++) out[x] = row[margins[x]];
+    for (int x = 0; x < right; x++) out[left + image.width + x] = row[margins[left + x]];
+  };
+  return canvas.make(static_cast<int>(width), static_cast<int>(height), write);
 }
 
 Status gaussian_noise(const Call& call, Canvas& canvas) {
@@ -155,24 +145,16 @@ Status gaussian_noise(const Call& call, Canvas& canvas) {
 
 Status flip_horizontal(const Call&, Canvas& canvas) {
   const Planes& image = canvas.image();
-  Planes next;
-  if (Status s = canvas.begin(image.width, image.height, image.channels, next); !s.ok()) return s;
-  for (int c = 0; c < image.channels; c++)
-    for (int y = 0; y < image.height; y++)
-      kernels().reverse(image.row(c, y), image.width, next.row(c, y));
-  canvas.swap();
-  return {};
+  return canvas.make(image.width, image.height, [&](int c, int y, uint8_t* out) {
+    kernels().reverse(image.row(c, y), image.width, out);
+  });
 }
 
 Status flip_vertical(const Call&, Canvas& canvas) {
   const Planes& image = canvas.image();
-  Planes next;
-  if (Status s = canvas.begin(image.width, image.height, image.channels, next); !s.ok()) return s;
-  for (int c = 0; c < image.channels; c++)
-    for (int y = 0; y < image.height; y++)
-      std::memcpy(next.row(c, y), image.row(c, image.height - 1 - y), image.width);
-  canvas.swap();
-  return {};
+  return canvas.make(image.width, image.height, [&](int c, int y, uint8_t* out) {
+    std::memcpy(out, image.row(c, image.height - 1 - y), image.width);
+  });
 }
 
 }  // namespace fastdata

@@ -83,6 +83,8 @@ namespace fastdata {
   O(tensor_affine, TensorAffine, FASTDATA_MATRIX(P) P(interpolation) P(red) P(green) P(blue)) \
   O(tensor_perspective, TensorPerspective,                                                    \
     FASTDATA_MATRIX(P) P(g) P(h) P(interpolation) P(red) P(green) P(blue))                    \
+  /* Of masks alone: where their image is not a tensor, tensor_affine */                      \
+  O(warp_masks, WarpMasks, FASTDATA_MATRIX(P) P(interpolation) P(red) P(green) P(blue))       \
   /* A weighted sum of an image and of what becomes of it in several ways, truncated:         \
      mix_begin keeps the image, and has its weight; */                                        \
   O(mix_begin, MixBegin, P(weight))                                                           \
@@ -123,6 +125,7 @@ struct Call {
   Operation operation;
   double values[kMaxValues] = {};  // the operation's own; the rest is ignored
   uint64_t key = 0;                // of operations that draw
+  double mask_fill = 0;            // what masks have where the image has its fill
 
   template <typename Parameters>
   static Call of(const Parameters& parameters) {

@@ -51,41 +51,46 @@ Point transformed(const double* m, double x, double y) {
 }  // namespace
 
 /// The image through an inverse matrix, as Image.transform takes it.
-Status Drawing::warp(const double (&m)[6], double interpolation, const Colour& fill, double width,
-                     double height) {
+template <typename Step>
+Status Drawing::warp(const Step& step, const double (&m)[6], double width, double height) {
   if (!is_possible(width, height)) return kBadSize;
-  const operations::Affine made{m[0],          m[1],     m[2],       m[3],      m[4],  m[5],
-                                interpolation, fill.red, fill.green, fill.blue, width, height};
+  const operations::Affine made{
+      m[0],     m[1],       m[2],      m[3],  m[4],  m[5], step.interpolation,
+      step.red, step.green, step.blue, width, height};
   add(Call::of(made), width, height);
   return {};
 }
 
-/// The same of a tensor, whose coordinates are from the middle of the image.
-Status Drawing::warp_tensor(const Affinity& to, double cx, double cy, double interpolation,
-                            const Colour& fill) {
+/// The same of a tensor, or else of masks alone, whose coordinates are from the middle of the
+/// image.
+template <typename Step>
+void Drawing::warp_tensor(const Step& step, const Affinity& to) {
+  if (!step.on_tensors && !targets_) return;
+  const double cx = step.centred ? step.x - static_cast<double>(width()) * 0.5 : 0;
+  const double cy = step.centred ? step.y - static_cast<double>(height()) * 0.5 : 0;
   double m[6];
   inverse_of(to, cx, cy, m);
-  add(Call::of(operations::TensorAffine{m[0], m[1], m[2], m[3], m[4], m[5], interpolation, fill.red,
-                                        fill.green, fill.blue}));
-  return {};
+  Call call = Call::of(operations::TensorAffine{
+      m[0], m[1], m[2], m[3], m[4], m[5], step.interpolation, step.red, step.green, step.blue});
+  if (!step.on_tensors) call.operation = Operation::warp_masks;  // of the same parameters
+  call.mask_fill = step.mask_fill;
+  add(call);
 }
 
 /// PIL.Image.Image.rotate (Pillow 13). Its short cuts for multiples of 90 degrees give what this
 /// gives, but for quarters that expand: there an odd sum of the sides would shift half a pixel.
 Status Drawing::take(const steps::Rotate& step, uint64_t) {
-  const Colour fill{step.red, step.green, step.blue};
   const auto w = static_cast<double>(width()), h = static_cast<double>(height());
   double turn = std::fmod(step.angle, 360.0);  // Python's remainder has the divisor's sign
   if (turn < 0) turn += 360.0;
   const double cx = step.centred ? step.x : w / 2, cy = step.centred ? step.y : h / 2;
-  if (step.on_tensors)
-    return warp_tensor({-turn, 0, 0, 1, 0, 0}, step.centred ? step.x - w * 0.5 : 0,
-                       step.centred ? step.y - h * 0.5 : 0, step.interpolation, fill);
+  warp_tensor(step, {-turn, 0, 0, 1, 0, 0});
+  if (step.on_tensors) return {};
   const double angle = -(turn * kRadians);
   if (step.expand && !step.centred && (turn == 90 || turn == 270)) {
     const double sign = turn == 90 ? 1 : -1;
     const double quarter[6] = {0, -sign, turn == 90 ? w : 0, sign, 0, turn == 90 ? 0 : h};
-    return warp(quarter, step.interpolation, fill, h, w);
+    return warp(step, quarter, h, w);
   }
   double sine, cosine;
   portable_sine_cosine(angle, sine, cosine);
@@ -93,7 +98,7 @@ Status Drawing::take(const steps::Rotate& step, uint64_t) {
   const Point moved = transformed(m, -cx, -cy);
   m[2] = moved.x + cx;
   m[5] = moved.y + cy;
-  if (!step.expand) return warp(m, step.interpolation, fill, w, h);
+  if (!step.expand) return warp(step, m, w, h);
   const Point corners[4] = {transformed(m, 0, 0), transformed(m, w, 0), transformed(m, w, h),
                             transformed(m, 0, h)};
   const auto by_x = [](const Point& p, const Point& q) { return p.x < q.x; };
@@ -105,7 +110,7 @@ Status Drawing::take(const steps::Rotate& step, uint64_t) {
   const Point centred = transformed(m, -(nw - w) / 2.0, -(nh - h) / 2.0);
   m[2] = centred.x;
   m[5] = centred.y;
-  return warp(m, step.interpolation, fill, nw, nh);
+  return warp(step, m, nw, nh);
 }
 
 /// torchvision's functional._get_inverse_affine_matrix (0.28).
@@ -132,20 +137,17 @@ void Drawing::inverse_of(const Affinity& to, double cx, double cy, double (&m)[6
 /// About the image's centre, unless there is another.
 Status Drawing::take(const steps::Affine& step, uint64_t) {
   const Affinity to{step.angle, step.move_x, step.move_y, step.scale, step.shear_x, step.shear_y};
-  const Colour fill{step.red, step.green, step.blue};
+  warp_tensor(step, to);
+  if (step.on_tensors) return {};
   const auto w = static_cast<double>(width()), h = static_cast<double>(height());
-  if (step.on_tensors)
-    return warp_tensor(to, step.centred ? step.x - w * 0.5 : 0, step.centred ? step.y - h * 0.5 : 0,
-                       step.interpolation, fill);
   double m[6];
   inverse_of(to, step.centred ? step.x : w * 0.5, step.centred ? step.y : h * 0.5, m);
-  return warp(m, step.interpolation, fill, w, h);
+  return warp(step, m, w, h);
 }
 
 Status Drawing::take(const steps::Transform& step, uint64_t) {
   const double m[6] = {step.a, step.b, step.c, step.d, step.e, step.f};
-  return warp(m, step.interpolation, {step.red, step.green, step.blue},
-              static_cast<double>(width()), static_cast<double>(height()));
+  return warp(step, m, static_cast<double>(width()), static_cast<double>(height()));
 }
 
 /// torchvision's RandomPerspective.get_params and functional._get_perspective_coeffs. An image
@@ -184,6 +186,7 @@ Status Drawing::take(const steps::Perspective& step, uint64_t draw) {
                                      step.interpolation, step.red,  step.green, step.blue};
   Call call = Call::of(made);
   if (step.on_tensors) call.operation = Operation::tensor_perspective;  // of the same parameters
+  call.mask_fill = step.mask_fill;
   add(call);
   return {};
 }

@@ -102,20 +102,14 @@ Status sharpness(const Call& call, Canvas& canvas) {
   if (!is_factor(by.factor)) return kBadFactor;
   const Planes& image = canvas.image();
   if (image.width < 3 || image.height < 3) return {};  // Pillow's filter leaves it as it is
-  Planes next;
-  if (Status s = canvas.begin(image.width, image.height, image.channels, next); !s.ok()) return s;
   const float factor = static_cast<float>(by.factor);
-  for (int c = 0; c < image.channels; c++)
-    for (int y = 0; y < image.height; y++) {
-      const uint8_t* row = image.row(c, y);
-      if (y == 0 || y == image.height - 1)
-        std::memcpy(next.row(c, y), row, image.width);
-      else
-        kernels().sharpen(row - image.stride, row, row + image.stride, image.width, factor,
-                          next.row(c, y));
-    }
-  canvas.swap();
-  return {};
+  return canvas.make(image.width, image.height, [&](int c, int y, uint8_t* out) {
+    const uint8_t* row = image.row(c, y);
+    if (y == 0 || y == image.height - 1)
+      std::memcpy(out, row, image.width);
+    else
+      kernels().sharpen(row - image.stride, row, row + image.stride, image.width, factor, out);
+  });
 }
 
 Status hue(const Call& call, Canvas& canvas) {

@@ -67,7 +67,6 @@ StepProgram::StepProgram(std::vector<Node> nodes, std::vector<Value> values,
   check_node(0, nodes_[0].end, 0);
   check_leading(leading);
   for (auto node = nodes_.begin() + leading_end_; node != nodes_.end(); ++node) {
-    needs_boxes_ = needs_boxes_ || node->kind == StepKind::iou_crop;
     changes_pixels_ =
         changes_pixels_ || !(has_children(node->kind) || node->kind == StepKind::clamp_boxes ||
                              node->kind == StepKind::sanitize_boxes);

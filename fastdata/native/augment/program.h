@@ -80,8 +80,6 @@ class StepProgram {
 
   /// Whether the steps that run on pixels change them.
   bool changes_pixels() const { return changes_pixels_; }
-  /// Whether their crops depend on boxes.
-  bool needs_boxes() const { return needs_boxes_; }
 
  private:
   void check_value(const Value& value) const;
@@ -106,7 +104,7 @@ class StepProgram {
   std::vector<Value> values_;
   std::vector<double> tables_;
   int leading_end_ = 1;  // the first node that is not folded
-  bool changes_pixels_ = false, needs_boxes_ = false;
+  bool changes_pixels_ = false;
 };
 
 }  // namespace fastdata

@@ -23,8 +23,10 @@ struct Entries {
 };
 
 #define FASTDATA_COLOUR(P) P(double, red) P(double, green) P(double, blue)
+// Of images, and of the masks that follow them.
+#define FASTDATA_FILL(P) FASTDATA_COLOUR(P) P(double, mask_fill)
 // Padding: 0 constant, 1 edge, 2 reflect, 3 symmetric; the fill of 0.
-#define FASTDATA_PADDING(P) P(double, mode) FASTDATA_COLOUR(P)
+#define FASTDATA_PADDING(P) P(double, mode) FASTDATA_FILL(P)
 #define FASTDATA_SIZE(P) P(double, width) P(double, height)
 #define FASTDATA_SIDES(P) P(double, left) P(double, top) P(double, right) P(double, bottom)
 #define FASTDATA_RANGES(P) \
@@ -89,27 +91,27 @@ struct Entries {
   S(sanitize_boxes, SanitizeBoxes, 0, P(double, min_size) P(double, min_area))
 
 // Steps on pixels: Image.rotate.
-#define FASTDATA_PIXEL_STEPS(S, P)                                                               \
-  S(rotate, Rotate, 0,                                                                           \
-    P(double, angle) P(double, interpolation) FASTDATA_COLOUR(P) P(bool, expand)                 \
-        FASTDATA_CENTRE(P) P(bool, on_tensors))                                                  \
-  /* torchvision's affine; on tensors, a fill of -1 is none */                                   \
-  S(affine, Affine, 0,                                                                           \
-    P(double, angle) P(double, move_x) P(double, move_y) P(double, scale) P(double, shear_x)     \
-        P(double, shear_y) P(double, interpolation) FASTDATA_COLOUR(P) FASTDATA_CENTRE(P)        \
-            P(bool, on_tensors))                                                                 \
-  /* Image.transform: its six numbers */                                                         \
-  S(transform, Transform, 0,                                                                     \
-    P(double, a) P(double, b) P(double, c) P(double, d) P(double, e) P(double, f)                \
-        P(double, interpolation) FASTDATA_COLOUR(P))                                             \
-  /* torchvision's RandomPerspective */                                                          \
-  S(perspective, Perspective, 8,                                                                 \
-    P(double, distortion) P(double, interpolation) FASTDATA_COLOUR(P) P(bool, on_tensors))       \
-  /* channels in a random order */                                                               \
-  S(shuffle_channels, ShuffleChannels, 2)                                                        \
-  /* RandomErasing, done: a value a channel; what is added to them: 0 nothing, 1 noise, 2 one */ \
-  /* number of it a channel; its standard deviation a channel. Of the output, in its units, */   \
-  /* last of all */                                                                              \
+#define FASTDATA_PIXEL_STEPS(S, P)                                                                \
+  S(rotate, Rotate, 0,                                                                            \
+    P(double, angle) P(double, interpolation) FASTDATA_FILL(P) P(bool, expand) FASTDATA_CENTRE(P) \
+        P(bool, on_tensors))                                                                      \
+  /* torchvision's affine; on tensors, a fill of -1 is none */                                    \
+  S(affine, Affine, 0,                                                                            \
+    P(double, angle) P(double, move_x) P(double, move_y) P(double, scale) P(double, shear_x)      \
+        P(double, shear_y) P(double, interpolation) FASTDATA_FILL(P) FASTDATA_CENTRE(P)           \
+            P(bool, on_tensors))                                                                  \
+  /* Image.transform: its six numbers */                                                          \
+  S(transform, Transform, 0,                                                                      \
+    P(double, a) P(double, b) P(double, c) P(double, d) P(double, e) P(double, f)                 \
+        P(double, interpolation) FASTDATA_COLOUR(P))                                              \
+  /* torchvision's RandomPerspective */                                                           \
+  S(perspective, Perspective, 8,                                                                  \
+    P(double, distortion) P(double, interpolation) FASTDATA_FILL(P) P(bool, on_tensors))          \
+  /* channels in a random order */                                                                \
+  S(shuffle_channels, ShuffleChannels, 2)                                                         \
+  /* RandomErasing, done: a value a channel; what is added to them: 0 nothing, 1 noise, 2 one */  \
+  /* number of it a channel; its standard deviation a channel. Of the output, in its units, */    \
+  /* last of all */                                                                               \
   S(erase, Erase, 23, FASTDATA_RANGES(P) P(Entries, values) P(double, noise) P(Entries, deviations))
 
 #define FASTDATA_STEPS(S, P) \

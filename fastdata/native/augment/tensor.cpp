@@ -116,25 +116,19 @@ Status tensor_sharpness(const Call& call, Canvas& canvas) {
   const Planes& image = canvas.image();
   const int width = image.width, height = image.height;
   if (width < 3 || height < 3) return {};
-  Planes next;
-  if (Status s = canvas.begin(width, height, image.channels, next); !s.ok()) return s;
   // v1 blends what has no neighbours with itself, which may lose a level.
   const auto alone = [&](uint8_t value) { return blend.second ? value : blend(value, value); };
-  for (int c = 0; c < image.channels; c++)
-    for (int y = 0; y < height; y++) {
-      const uint8_t* row = image.row(c, y);
-      uint8_t* out = next.row(c, y);
-      if (y == 0 || y == height - 1) {
-        std::transform(row, row + width, out, alone);
-        continue;
-      }
-      kernels().tensor_sharpen(blend.second, row - image.stride, row, row + image.stride, width,
-                               blend.factor, blend.rest, out);
-      out[0] = alone(row[0]);
-      out[width - 1] = alone(row[width - 1]);
+  return canvas.make(width, height, [&](int c, int y, uint8_t* out) {
+    const uint8_t* row = image.row(c, y);
+    if (y == 0 || y == height - 1) {
+      std::transform(row, row + width, out, alone);
+      return;
     }
-  canvas.swap();
-  return {};
+    kernels().tensor_sharpen(blend.second, row - image.stride, row, row + image.stride, width,
+                             blend.factor, blend.rest, out);
+    out[0] = alone(row[0]);
+    out[width - 1] = alone(row[width - 1]);
+  });
 }
 
 Status tensor_hue(const Call& call, Canvas& canvas) {

@@ -26,16 +26,15 @@ struct Cut {
   uint8_t whole = 0;      // the box is all of the image, whatever its size
   // The job's fill takes the place of what lies outside: 1, of the resized box; 2, of the image.
   uint8_t padding = 0;
-  uint64_t key = 0;       // what a pixel program draws from
-  double matrix[9] = {};  // row by row: from the source image's coordinates to the canvas's
+  uint64_t key = 0;  // what a pixel program draws from
 };
 
 static_assert(std::is_trivially_copyable_v<Cut> && std::is_standard_layout_v<Cut>);
-static_assert(sizeof(Cut) == 136);
+static_assert(sizeof(Cut) == 64);
 static_assert(offsetof(Cut, size) == 16 && offsetof(Cut, window) == 24);
 static_assert(offsetof(Cut, canvas) == 32 && offsetof(Cut, too_small) == 40);
 static_assert(offsetof(Cut, filter) == 52 && offsetof(Cut, padding) == 55);
-static_assert(offsetof(Cut, key) == 56 && offsetof(Cut, matrix) == 64);
+static_assert(offsetof(Cut, key) == 56);
 
 /// All of an image, resized to a size.
 inline Cut whole_cut(int width, int height) {

@@ -111,18 +111,6 @@ Cut Folding::finish() {
            frame_.top + frame_.height > cut.size[1])
     cut.padding = 1;
   cut.flip |= static_cast<uint8_t>((flipped_ ? kFlipX : 0) | (upside_down_ ? kFlipY : 0));
-
-  const double across = static_cast<double>(cut.size[0]) / static_cast<double>(box_.width);
-  const double down = static_cast<double>(cut.size[1]) / static_cast<double>(box_.height);
-  const double left = -static_cast<double>(box_.left) * across - static_cast<double>(frame_.left);
-  const double sign = flipped_ ? -1 : 1;
-  cut.matrix[0] = sign * across;
-  cut.matrix[2] = sign * left + (flipped_ ? static_cast<double>(frame_.width) : 0);
-  const double top = -static_cast<double>(box_.top) * down - static_cast<double>(frame_.top);
-  const double sense = upside_down_ ? -1 : 1;
-  cut.matrix[4] = sense * down;
-  cut.matrix[5] = sense * top + (upside_down_ ? static_cast<double>(frame_.height) : 0);
-  cut.matrix[8] = 1;
   return cut;
 }
 

@@ -17,8 +17,6 @@ struct Scratch {
   MaskPainter painter;
   Changes changes;
   std::vector<size_t> begins;
-  Targets targets;
-  Drawn drawn;
   Canvas canvas;
 };
 
@@ -75,16 +73,8 @@ Status MaskTask::work(size_t i) {
   const Cut& cut = cuts[i];
   sampling.begin(size.width, size.height);
   if (Status s = sampling.move(cut, fill); !s.ok()) return s;
-  std::vector<Call>& calls = scratch.drawn.calls;
-  calls.clear();
-  if (program) {
-    const bool with_boxes = targets && program->needs_boxes();
-    if (with_boxes) scratch.targets = (*targets)[i];
-    if (Status s = program->draw(cut.key, cut.canvas[0], cut.canvas[1], scratch.drawn,
-                                 with_boxes ? &scratch.targets : nullptr);
-        !s.ok())
-      return s;
-  }
+  if (!drawn[i].status.ok()) return drawn[i].status;
+  const std::vector<Call>& calls = drawn[i].calls;
   // From the first operation on that is not one of rows and columns, each mask is an image.
   size_t sampled = 0;
   for (bool done = true; sampled < calls.size(); sampled++) {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "augment/program.h"
+#include "augment/drawing.h"
 #include "geometry/cut.h"
 #include "task.h"
 
@@ -35,14 +35,13 @@ struct Outlines {
 class MaskTask final : public Task {
  public:
   Outlines outlines;
-  const Cut* cuts = nullptr;                      // one an image
-  const StepProgram* program = nullptr;           // of masks; null: none
-  const std::vector<Targets>* targets = nullptr;  // after the cuts, for a program that needs boxes
-  uint8_t fill = 0;                               // of what cuts have outside the image
-  std::vector<int32_t> kept;                      // of each image: numbers of objects to paint
-  std::vector<int64_t> offsets;                   // of each image's in `kept`
-  std::vector<int32_t> widths, heights;           // of each image's masks
-  std::vector<uint8_t*> out;                      // of each image's masks
+  const Cut* cuts = nullptr;             // one an image
+  std::vector<Drawn> drawn;              // for each image's masks, after the cut
+  uint8_t fill = 0;                      // of what cuts have outside the image
+  std::vector<int32_t> kept;             // of each image: numbers of objects to paint
+  std::vector<int64_t> offsets;          // of each image's in `kept`
+  std::vector<int32_t> widths, heights;  // of each image's masks
+  std::vector<uint8_t*> out;             // of each image's masks
 
   size_t size() const override { return outlines.size; }
 

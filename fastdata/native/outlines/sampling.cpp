@@ -55,9 +55,6 @@ Status Sampling::move(const Call& call, bool& done) {
   switch (call.operation) {
     case Operation::flip_horizontal: std::reverse(columns_.begin(), columns_.end()); return {};
     case Operation::flip_vertical: std::reverse(rows_.begin(), rows_.end()); return {};
-    case Operation::shift_targets:
-    case Operation::clamp_boxes:
-    case Operation::sanitize_boxes: return {};
     case Operation::crop:
     case Operation::iou_crop: return crop(call.as<operations::Crop>());  // of the same parameters
     case Operation::resize: {

@@ -234,6 +234,7 @@ struct Rendering {
   py::object program;
   std::array<uint8_t, 3> fill;
   py::object targets;
+  std::optional<MaskFills> mask_fills;
 };
 
 /// A task for one view of a batch, and the Python objects whose memory it uses.
@@ -309,36 +310,35 @@ class ViewTask {
     }
     if (task_->options.program && rendering_.cuts.is_none() && !rendering_.key)
       throw py::value_error("a program needs cuts, which have its keys");
-    if (!task_->options.program && channels == 1)
+    if (!task_->options.program && !rendering_.mask_fills && channels == 1)
       throw py::value_error("out of one channel needs a program that makes images grey");
   }
 
   void add_samples(size_t count) {
-    const BoundTargets* moved = nullptr;
-    if (!rendering_.targets.is_none()) {
-      moved = &py::cast<const BoundTargets&>(rendering_.targets);
-      if (moved->all.size() != count)
-        throw py::value_error("targets are for cuts, and for as many samples");
+    const auto& fills = rendering_.mask_fills;
+    const Drawn* drawn = nullptr;
+    if (fills) {
+      if (task_->program) throw py::value_error("masks have no program");
+      masks_ = draw_masks(drawn_of(rendering_.targets, count), *fills);
+      drawn = masks_.data();
+    } else if (!rendering_.targets.is_none() && task_->options.program) {
+      drawn = drawn_of(rendering_.targets, count).data();
     }
-    // Masks have a program of their own.
-    const bool drawn = moved && moved->program && moved->program == task_->program;
     const Cut* cut = cuts_of(rendering_.cuts, count);
     task_->samples.resize(count);
     for (size_t i = 0; i < count; i++) {
       Sample& sample = task_->samples[i];
       sample.output = task_->outputs[i];
-      if (moved) sample.targets = &moved->all[i];
       sample.cut = cut ? cut[i] : whole_cut(sample.output.width, sample.output.height);
-      // What was drawn fits the canvas that it was drawn for.
-      if (drawn && moved->drawn[i].width > 0 && moved->all[i].width == sample.cut.canvas[0] &&
-          moved->all[i].height == sample.cut.canvas[1])
-        sample.drawn = &moved->drawn[i];
+      if (fills) sample.cut.filter = static_cast<uint8_t>(kMaskFilter);
+      if (drawn) sample.drawn = drawn + i;
     }
   }
 
   Rendering rendering_;
   std::vector<View> out_;
   std::unique_ptr<Normalisation> normalisation_;
+  std::vector<Drawn> masks_;
   std::shared_ptr<DecodeTask> task_;
 };
 
@@ -509,14 +509,14 @@ void bind_job(py::module_& m) {
 out: N x H x W x 3, or a list of H x W x 3, with contiguous pixels or planes; bfloat16 as 16-bit
 integers. dtype: uint8, or (value / 255 - mean) / std as float32, float16 or bfloat16. cuts: the
 geometry of each sample; for Rows, it is drawn by the view's key. program: augmentations of what the
-cuts leave. fill: R, G and B outside the image. targets: boxes after the cuts, which crops of the
-program depend on; of those that have followed the program, its draw is taken.)")
+cuts leave. fill: R, G and B outside the image. targets: they have followed the cuts and the program;
+its draw is taken. mask_fills: of masks, which follow the targets' program: the bytes of each fill.)")
       .def(py::init<py::object, std::string, Numbers, Numbers, py::object, std::optional<uint64_t>,
-                    py::object, std::array<uint8_t, 3>, py::object>(),
+                    py::object, std::array<uint8_t, 3>, py::object, std::optional<MaskFills>>(),
            py::arg("out"), py::kw_only(), py::arg("dtype") = "uint8", py::arg("mean") = py::none(),
            py::arg("std") = py::none(), py::arg("cuts") = py::none(), py::arg("key") = py::none(),
            py::arg("program") = py::none(), py::arg("fill") = std::array<uint8_t, 3>{},
-           py::arg("targets") = py::none());
+           py::arg("targets") = py::none(), py::arg("mask_fills") = py::none());
   py::class_<DecodeJob, PendingWork>(
       m, "DecodeJob",
       R"(A batch in one or more views; holds its samples' memory until it is done and dropped.

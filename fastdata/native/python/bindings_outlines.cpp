@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "outlines/mask_task.h"
+#include "python/bindings_targets.h"
 #include "python/python_view.h"
 
 namespace fastdata {
@@ -80,8 +81,8 @@ class MaskJob : public PendingWork {
   using Kept = std::pair<Row<int32_t>, Offsets>;
 
   MaskJob(const py::object& outlines, const py::object& cuts, const Row<int32_t>& sizes,
-          const py::object& out, const py::object& program, const std::optional<Kept>& kept,
-          const py::object& targets, uint8_t fill)
+          const py::object& out, const Kept& kept, const py::object& targets,
+          const MaskFills& fills, uint8_t fill)
       : MaskJob(std::make_shared<MaskTask>()) {
     const auto& bound = py::cast<const BoundOutlines&>(outlines);
     task_->outlines = bound.get();
@@ -89,31 +90,19 @@ class MaskJob : public PendingWork {
     task_->cuts = cuts_of(cuts, count);
     if (!task_->cuts) throw py::value_error("masks need cuts");
     task_->fill = fill;
-    if (!program.is_none()) task_->program = &py::cast<const StepProgram&>(program);
-    if (!targets.is_none()) {
-      task_->targets = &py::cast<const BoundTargets&>(targets).all;
-      if (task_->targets->size() != count)
-        throw py::value_error("targets are not of as many images as there are");
-    }
+    task_->drawn = draw_masks(drawn_of(targets, count), fills);
     keep(kept);
     lay_out(sizes, out_.emplace_back(out, /*writable=*/true));
-    held_ = py::make_tuple(outlines, cuts, program, targets);
+    held_ = py::make_tuple(outlines, cuts);
   }
   ~MaskJob() override { end(); }
 
  private:
   explicit MaskJob(std::shared_ptr<MaskTask> task) : PendingWork(task), task_(std::move(task)) {}
 
-  void keep(const std::optional<Kept>& kept) {
+  void keep(const Kept& kept) {
     const Outlines& outlines = task_->outlines;
-    if (!kept) {
-      task_->offsets.assign(outlines.objects, outlines.objects + outlines.size + 1);
-      for (size_t i = 0; i < outlines.size; i++)
-        for (int64_t k = 0; k < outlines.count(i); k++)
-          task_->kept.push_back(static_cast<int32_t>(k));
-      return;
-    }
-    const auto& [numbers, offsets] = *kept;
+    const auto& [numbers, offsets] = kept;
     const int64_t* first =
         offsets_of(offsets, static_cast<py::ssize_t>(outlines.size), numbers.size());
     for (size_t i = 0; i < outlines.size; i++)
@@ -169,17 +158,15 @@ lengths; the lengths, uint32, or COCO's text, uint8).)")
            py::arg("runs") = py::none());
   py::class_<MaskJob, PendingWork>(
       m, "MaskJob",
-      R"(Masks of objects after each image's cut and its draws of program, 0 or 1 but for fills.
+      R"(Masks of objects after each image's cut and what is drawn for it, 0 or 1 but for fills.
 
 sizes: (width, height) of each image's masks, (N, 2). out: the masks of all images. kept: (numbers
-of the objects to paint in their image; offsets of each image's); None: all. The offset of a
-failure is one more than the object's number in its image; 0: no object's.)")
+of the objects to paint in their image; offsets of each image's). targets, mask_fills, fill: as of a
+Rendering. The offset of a failure is one more than the object's number in its image; 0: no object's.)")
       .def(py::init<const py::object&, const py::object&, const Row<int32_t>&, const py::object&,
-                    const py::object&, const std::optional<MaskJob::Kept>&, const py::object&,
-                    uint8_t>(),
+                    const MaskJob::Kept&, const py::object&, const MaskFills&, uint8_t>(),
            py::arg("outlines"), py::kw_only(), py::arg("cuts"), py::arg("sizes"), py::arg("out"),
-           py::arg("program") = py::none(), py::arg("kept") = py::none(),
-           py::arg("targets") = py::none(), py::arg("fill") = 0);
+           py::arg("kept"), py::arg("targets"), py::arg("mask_fills"), py::arg("fill") = 0);
 }
 
 }  // namespace fastdata

@@ -140,7 +140,7 @@ std::vector<float> linspace_python(double start, double end, int count) {
 
 void bind_program(py::module_& m) {
   PYBIND11_NUMPY_DTYPE(Cut, box, size, window, canvas, too_small, found, filter, flip, whole,
-                       padding, key, matrix);
+                       padding, key);
   m.attr("FILTERS") = py::make_tuple("nearest", "bilinear", "bicubic", "lanczos", "nearest_floor");
   m.attr("CUT") = py::dtype::of<Cut>();
   py::dict steps, operations;

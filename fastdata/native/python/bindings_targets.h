@@ -1,19 +1,27 @@
 // Targets of a batch of images, for jobs that draw crops with boxes.
 #pragma once
 
+#include <pybind11/pybind11.h>
+
 #include <vector>
 
-#include "augment/program.h"
+#include "augment/masks.h"
 #include "augment/targets.h"
 
 namespace fastdata {
 
-/// One a sample, as they are after the geometry; and what the program that they followed does after
-/// it. A width of 0: the program does not fit.
+/// One a sample, as they are after the geometry; and what the program that they followed does then.
 struct BoundTargets {
   std::vector<Targets> all;
   std::vector<Drawn> drawn;
-  const StepProgram* program = nullptr;
 };
+
+/// Returns what is drawn for so many samples.
+inline const std::vector<Drawn>& drawn_of(const pybind11::object& targets, size_t count) {
+  const auto& drawn = pybind11::cast<const BoundTargets&>(targets).drawn;
+  if (drawn.size() != count)
+    throw pybind11::value_error("targets are for as many samples, and have followed a program");
+  return drawn;
+}
 
 }  // namespace fastdata

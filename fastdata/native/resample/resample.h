@@ -15,6 +15,7 @@ namespace fastdata {
 /// Those of Pillow, and torch's nearest, which takes other pixels. Python: `_native.FILTERS`.
 enum class Filter { nearest, bilinear, bicubic, lanczos, nearest_floor };
 constexpr int kLastFilter = static_cast<int>(Filter::nearest_floor);
+constexpr Filter kMaskFilter = Filter::nearest_floor;  // torch's nearest
 
 // Note [Weights]: Pillow's weights are integers of 22 bits; with those ("wide") results are
 // Pillow's, and the vertical pass always has them. The vector paths multiply them in two words or
