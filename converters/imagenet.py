@@ -81,8 +81,8 @@ class ImageNet(ImageSource):
                 "Complete train, or convert a root that holds only this split.",
             )
         self._shards = layout.shards
-        self.about: dict[str, Any] = {"kind": "imagenet", "split": split, "layout": layout.name}
-        self.about["root"] = str(place)
+        self.origin: dict[str, Any] = {"kind": "imagenet", "split": split, "layout": layout.name}
+        self.origin["root"] = str(place)
         self.root, self.inputs = layout.root, [layout.location]
 
     def shards(self) -> Sequence[Listable]:

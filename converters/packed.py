@@ -62,9 +62,9 @@ class PackedDataset(ImageSource):
         root_of_images = _images_root(self._place, manifest)
         self.root = root_of_images if manifest.groups is None else None
         self.inputs = [self._place if is_url(root) else Path(self._place)]
-        self.about: dict[str, Any] = {"kind": "fastdata", "root": shown, "of": manifest.source}
+        self.origin: dict[str, Any] = {"kind": "fastdata", "root": shown, "of": manifest.source}
         if "exif_transpose" in manifest.source:
-            self.about["exif_transpose"] = manifest.source["exif_transpose"]
+            self.origin["exif_transpose"] = manifest.source["exif_transpose"]
 
     def shards(self) -> Sequence[Listable]:
         """Return shards of the index's rows; one for a URL, whose index is fetched once."""
