@@ -39,11 +39,6 @@ _KAGGLE_DATA = "ILSVRC/Data/CLS-LOC"
 _KAGGLE_VAL = "LOC_val_solution.csv"
 
 
-def default_root() -> Path:
-    """Return the default folder of ImageNet: ``$IMAGENET_DIR``, else ``./imagenet``."""
-    return Path(os.environ.get("IMAGENET_DIR") or "imagenet")
-
-
 class ImageNet(ImageSource):
     """Source of one split of ImageNet, in any of its layouts.
 
