@@ -71,8 +71,8 @@ class Program:
 
     def move(self, targets: _native.Targets, keys: npt.NDArray[np.uint64]) -> tuple[Cuts, Moved]:
         """Draw as :meth:`draw`, and move boxes and points with the images."""
-        cuts = targets.cut(self.native, keys)
-        return cuts, Moved(*targets.after(self.native, keys))
+        found: Any = targets.move(self.native, keys)
+        return found[0], Moved(*found[1:])
 
     def batch_options(self) -> dict[str, Any]:
         """Return keyword arguments of `_native.Rendering`, for ``cuts`` of :meth:`draw`."""
