@@ -225,7 +225,7 @@ def is_number(value: Any) -> bool:
 
 
 def are_numbers(values: Any, count: int | None = None) -> bool:
-    """Return whether a value is a list of finite numbers, of so many if ``count`` is given."""
+    """Return whether a value is a list of finite numbers, ``count`` of them unless None."""
     of_length = isinstance(values, list) and count in (None, len(values))
     return of_length and all(map(is_number, values))
 

@@ -166,7 +166,7 @@ def _by_names(files: Sequence[str]) -> dict[str, list[str]]:
         for name in files
         if any(_is_of(kind, name) for kind in _KINDS) or PurePosixPath(name).name in _METADATA
     ] or [*files]
-    sharded = {name: found[1] for name in data if (found := _OF_SPLIT.fullmatch(name))}
+    sharded = {name: match[1] for name in data if (match := _OF_SPLIT.fullmatch(name))}
     folders = {name: split for name in data if (split := _split_in(name.rpartition("/")[0]))}
     names = {name: split for name in data if (split := _split_in(name.rpartition("/")[2]))}
     by_split: dict[str, list[str]] = {}

@@ -43,7 +43,6 @@ class ImageFolder(ImageSource):
         self.root = self._tree.root
 
     def shards(self) -> list[ClassFolders]:
-        """Return the shards of the listing: a few classes each."""
         return class_shards(self._tree, self.classes, self.classes, allow_empty=self._allow_empty)
 
 
@@ -58,7 +57,6 @@ class FlatFolder(ImageSource):
         self.about = {"kind": "images", "root": str(self._tree)}
 
     def records(self) -> Iterator[Record]:
-        """Yield the images."""
         for record in class_records(self._tree, ".", 0, Counter()):
             yield record._replace(key=record.key.removeprefix("./"))
 

@@ -79,6 +79,15 @@ class Outputs:
         """Return the names of the files of finished units."""
         return {part.file.name for part in done.values() if part.file is not None}
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether the bytes to store are known before packing; there must be records."""
+        fields, encoding = self.job.fields, self.job.options.encoding.kind
+        if encoding != "original" or any(one.type is not None for one in fields):
+            return False
+        # Lengths of rows that a library decodes are estimates.
+        return next(self._listing.records(0, 1)).column is None
+
     def pack(
         self, executor: Executor, done: Mapping[int, UnitPart], tick: Tick, *, uploads: bool
     ) -> Iterator[Unit]:
@@ -123,7 +132,7 @@ class Outputs:
     def write(
         self, parts: Sequence[UnitPart], files: list[FileEntry], made: str
     ) -> tuple[dict[str, EncodingTotals], tuple[StoredField, ...]]:
-        """Write the index, and the files of further fields, which are added to ``files``.
+        """Write the index, and the files of other fields, which are added to ``files``.
 
         Return images by encoding, the most frequent first, and all fields. ``made`` is the
         manifest's generation.
@@ -202,12 +211,7 @@ class OneFile(Outputs):
         """Commit the units that are not done, in order; yield each one that is."""
         job = self.job
         # LMDB stores the map size in the file, so it is a function of the source.
-        as_listed = job.options.encoding.kind == "original" and all(
-            one.type is None for one in job.fields
-        )
-        # Lengths of rows that a library decodes are estimates.
-        exact = as_listed and next(self._listing.records(0, 1)).column is None
-        map_size = lmdb.map_size(sum(unit.stored for unit in self.units), exact=exact)
+        map_size = lmdb.map_size(sum(unit.stored for unit in self.units), exact=self.is_exact)
         committed = sum(part.samples for part in done.values())
 
         def work() -> Iterator[Piece]:

@@ -59,6 +59,7 @@ from fastdata.errors import (
 from fastdata.executors import Executor, InProcess
 from fastdata.remote.urls import is_url
 from fastdata.storage import formats
+from fastdata.storage.cache import require_room
 from fastdata.storage.files import (
     PARTIAL_SUFFIX,
     no_space,
@@ -286,6 +287,9 @@ class _Packing:
         total, to_pack = listing.totals.size, sum(unit.size for unit in todo)
         images_to_pack = sum(unit.stop - unit.start for unit in todo)
         self._remove_all_but(done)
+        # Files that are uploaded do not stay.
+        if todo and self.job.root is None and self.uploading is None and self.outputs.is_exact:
+            require_room(self.out, sum(unit.stored for unit in todo), _SPACE_HINT)
         self.progress.start(len(listing), total, len(listing) - images_to_pack, total - to_pack)
         if len(todo) < 2 and not on_ray:
             executor = InProcess()  # a process would start while this one waits for it

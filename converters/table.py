@@ -40,7 +40,7 @@ _MOST_FOLDERS = 4096
 
 
 class TableColumns(NamedTuple):
-    """Columns of a table, by role; ``blobs`` are paths of further files."""
+    """Columns of a table, by role; ``blobs`` are paths of other files."""
 
     path: str
     label: str | None = None

@@ -206,7 +206,7 @@ def test_missing_descriptions(tmp_path: Path) -> None:
     (root / "two.yaml").touch()
     with pytest.raises(SourceError, match=r"it has one\.yaml, two\.yaml"):
         YoloImages(root)
-    with pytest.raises(UsageError, match="no further column masks"):
+    with pytest.raises(UsageError, match="no other column masks"):
         YoloImages(write_yolo(tmp_path / "yolo"), fields=["masks"])
 
 

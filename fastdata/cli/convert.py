@@ -376,7 +376,7 @@ _tabular(
         metavar="NAME,NAME",
         default="",
         callback=comma_separated,
-        help="Columns with paths of further files, which are packed as fields.",
+        help="Columns with paths of other files, which are packed as fields.",
     ),
     _classes("the names in the column of labels, sorted"),
     fields_option("Columns"),

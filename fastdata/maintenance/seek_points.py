@@ -18,13 +18,12 @@ from fastdata.decode.pillow import ImageInfo
 from fastdata.errors import BusyError, SampleError, UsageError
 from fastdata.executors import local_executor, report
 from fastdata.machine import usable_cpus
-from fastdata.remote.opening import RemoteSource
-from fastdata.remote.urls import is_url
+from fastdata.remote.opening import open_packed
 from fastdata.storage.arrow import array
 from fastdata.storage.encodings import DEFAULT_STRIDE
 from fastdata.storage.files import crc32c_file, file_lock, whole_file, write_whole
-from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
-from fastdata.storage.packed import IndexedSource, PackedSource
+from fastdata.storage.manifest import MANIFEST_NAME, FileEntry
+from fastdata.storage.packed import IndexedSource
 from fastdata.storage.records import SCHEMA, write_index
 
 _LOCK_NAME = "_index.lock"
@@ -89,13 +88,9 @@ def add_seek_points(
     if stride is not None and not 1 <= stride <= _WIDEST:
         raise UsageError(f"--stride {stride} is not a distance", f"Use 1 to {_WIDEST:,} pixels.")
     folder = Path(path)
-    root = Manifest.load(folder).root  # raises if the dataset is not finished
     busy = BusyError(f"{folder}: another process is indexing it", "Run this again when it is done.")
     with file_lock(folder / _LOCK_NAME, busy):
-        source: IndexedSource = PackedSource(folder)
-        if is_url(root or "") or source.manifest.groups is not None:
-            source = RemoteSource(str(folder), storage_options=storage_options)
-        return _add(folder, source, stride, workers, progress)
+        return _add(folder, open_packed(folder, storage_options), stride, workers, progress)
 
 
 def _add(

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastdata.errors import UsageError
+from fastdata.errors import SpaceError, UsageError
 from fastdata.machine import available_memory
 from fastdata.storage.files import free_space, human_bytes, is_tmpfs
 from fastdata.storage.paths import working_folder
@@ -54,3 +54,11 @@ def room(place: Path) -> tuple[int, str]:
         if memory < free:
             return memory, f" (memory, {human_bytes(_MEMORY_LEFT)} set aside)"
     return free, ""
+
+
+def require_room(place: Path, needed: int, hint: str) -> None:
+    """Raise SpaceError if a folder has no room for so many bytes."""
+    free, limit = room(place)
+    if needed > free:
+        what = f"{human_bytes(needed)} are needed, {human_bytes(free)} are free{limit}"
+        raise SpaceError(f"{place}: {what}", hint)

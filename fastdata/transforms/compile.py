@@ -18,6 +18,8 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
+from PIL import Image
+
 from fastdata.errors import UsageError
 from fastdata.transforms import (
     functions,
@@ -32,6 +34,7 @@ from fastdata.transforms.checks import require_objects
 from fastdata.transforms.forms import Form
 from fastdata.transforms.identity import (
     PACKAGES,
+    changed,
     composed,
     derived,
     fresh_look,
@@ -39,7 +42,6 @@ from fastdata.transforms.identity import (
     name_in,
     offers,
     override,
-    pillow_changed,
 )
 from fastdata.transforms.joint import Joint
 from fastdata.transforms.outcomes import (
@@ -168,7 +170,7 @@ def compile_for_images(
 
     ``image_size`` returns (width, height) of every image; None: they may differ.
     """
-    if transform is not None and (reason := pillow_changed()):
+    if transform is not None and (reason := changed(Image)):
         return Refusal(f"{reason}. Undo that.")
     recipe = compile_recipe(transform, joint=joint)
     size = image_size() if isinstance(recipe, Refusal) else None

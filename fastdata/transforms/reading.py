@@ -149,7 +149,7 @@ class Step:
 
         A step that moves values and adds only zeros may.
         """
-        return False
+        return self.any_floats and self.is_geometry
 
     def may_pad(self, size: Fixed) -> bool:
         """Return whether it would pad images of a size, or of unknown sizes."""
@@ -172,7 +172,7 @@ class Step:
 
     def cut(self, reading: Reading) -> Reading | None:
         """Return the reading with it in the geometry; None if it has to run on pixels."""
-        return None
+        return reading.with_geometry(self)
 
     # --- other libraries ---------------------------------------------------------------------
 

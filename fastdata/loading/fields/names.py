@@ -51,18 +51,18 @@ def require_callable(transforms: Mapping[str, Any]) -> None:
 
 
 def require_images(
-    path: Any, known: Mapping[str, Field], transforms: Iterable[str], given: Sequence[str]
+    path: Any, known: Mapping[str, Field], transforms: Iterable[str], asked: Sequence[str]
 ) -> None:
-    """Raise UsageError if a field with a transform of its own is no further image of a sample."""
+    """Raise UsageError if a field with a transform has no images, or was not asked for."""
     for name in transforms:
         if name in known and known[name].kind != "image":
             raise UsageError(
                 f"{path}: transform has {name!r}, which is no field of images",
                 _MOVE if known[name].kind == "mask" else LEAVE_OUT,
             )
-        if name not in given:
+        if name not in asked:
             raise UsageError(
-                f"{path}: transform has {name!r}, which is not in fields={given!r}",
+                f"{path}: transform has {name!r}, which is not in fields={asked!r}",
                 "Name the field in fields=, or leave its transform out.",
             )
 
@@ -101,26 +101,26 @@ def require_known(
 def chosen_fields(
     path: Any,
     fields: Sequence[Field],
-    given: Sequence[str] | None,
+    asked: Sequence[str] | None,
     transforms: Iterable[str],
     *,
     joint: bool,
     labels: bool,
 ) -> tuple[str, ...]:
-    """Return the fields of a sample; without ``given``, image and, if there is one, label.
+    """Return the fields of a sample; without ``asked``, image and, if there is one, label.
 
     Raise UsageError if there is no such field, a transform has none, or a joint one no image.
     ``labels``: there is a transform of labels.
     """
     known = {field.name: field for field in fields}
-    if given is None:
-        given = [name for name in (IMAGE.name, LABEL.name) if name in known]
-    require_known(given, known, path, joint=joint)
-    require_images(path, known, transforms, given)
+    if asked is None:
+        asked = [name for name in (IMAGE.name, LABEL.name) if name in known]
+    require_known(asked, known, path, joint=joint)
+    require_images(path, known, transforms, asked)
     if labels and LABEL not in fields:
         what = f"{path}: target_transform is for labels, and the dataset has none"
         raise UsageError(what, LEAVE_OUT)
-    return tuple(given)
+    return tuple(asked)
 
 
 def row_number(index: Any, count: int) -> int:
@@ -162,7 +162,7 @@ def joint_of(fields: Sequence[Field], names: Sequence[str]) -> Joint:
         if name == "image":
             continue
         kind = _kind_of(field)
-        if _are_masks(name, fields):
+        if name == MASKS and outlines_among(fields):
             kind = "outlines"
         elif name == GEOMETRY and field is None:
             kind = "geometry"
@@ -171,11 +171,6 @@ def joint_of(fields: Sequence[Field], names: Sequence[str]) -> Joint:
             targets[name + VISIBILITY] = Target("visibility")
     inner: Any = next(iter(targets)) if len(targets) == 1 else {name: name for name in targets}
     return Joint(("image", inner) if targets else ("image",), targets)
-
-
-def _are_masks(name: str, fields: Sequence[Field]) -> bool:
-    """Return whether a name means masks that are painted from outlines."""
-    return name == MASKS and bool(outlines_among(fields))
 
 
 def _kind_of(field: Field | None) -> str:
