@@ -67,7 +67,7 @@ def hub_source(
         return _images(names, chosen, root, arguments)
     opens: Any = WebDataset if kind == "webdataset" else partial(ParquetImages, extents=True)
     source: Any = opens("::".join(join_url(root, name) for name in names), **arguments)
-    source.about = {**source.about, "root": join_url(root, place.path).rstrip("/")}
+    source.origin = {**source.origin, "root": join_url(root, place.path).rstrip("/")}
     return source  # type: ignore[no-any-return]
 
 
@@ -109,7 +109,7 @@ def _images(
     first = _FILE_NAME if _FILE_NAME in paths else paths[0]
     others = [name for name in paths if name != first]
     origin = {"kind": "imagefolder", "root": root}
-    return TableImages(table, root, path=first, files=others, about=origin, **arguments)
+    return TableImages(table, root, path=first, files=others, origin=origin, **arguments)
 
 
 def _metadata(root: str, name: str, storage_options: Mapping[str, Any] | None) -> pa.Table:

@@ -38,7 +38,7 @@ class ImageFolder(ImageSource):
         self.classes = self._tree.classes()
         if not self.classes:
             raise lacks_data(str(self._tree), "has no class folders", hint)
-        self.about = {"kind": "imagefolder", "root": str(self._tree)}
+        self.origin = {"kind": "imagefolder", "root": str(self._tree)}
         self.inputs = [self._tree.location]
         self.root = self._tree.root
 
@@ -54,7 +54,7 @@ class FlatFolder(ImageSource):
     ) -> None:
         self._tree = source_tree(root, storage_options)
         self.inputs, self.root = [self._tree.location], self._tree.root
-        self.about = {"kind": "images", "root": str(self._tree)}
+        self.origin = {"kind": "images", "root": str(self._tree)}
 
     def records(self) -> Iterator[Record]:
         for record in class_records(self._tree, ".", 0, Counter()):

@@ -171,7 +171,7 @@ def write_listing(
     total = sum(rows)
     if not total:
         raise SourceError(
-            f"{source.about.get('root', 'the source')}: no images found"
+            f"{source.origin.get('root', 'the source')}: no images found"
             + (f" ({describe_left_out(left_out)} left out)" if left_out else ""),
             source.hint,
         )

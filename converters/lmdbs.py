@@ -79,9 +79,9 @@ class LmdbImages(ImageSource):
         where = redact(os.fspath(root)) if is_url(root) else str(Path(root).resolve())
         self.archives = list(databases.values())
         self.inputs = [file.location for file in self.archives]
-        self.about: dict[str, Any] = {"kind": "lmdb", "root": where}
-        self.about |= {"database": database} if database else {}
-        self.about |= {"keys": keys} if keys else {}
+        self.origin: dict[str, Any] = {"kind": "lmdb", "root": where}
+        self.origin |= {"database": database} if database else {}
+        self.origin |= {"keys": keys} if keys else {}
         folders = databases if "" not in databases else {}
         named = None if database is None else database.encode()
         self._listings = []

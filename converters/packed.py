@@ -11,12 +11,12 @@ import numpy as np
 from fastdata.converters.records import ImageSource, Listable, Record
 
 from fastdata.remote.files import file_at
-from fastdata.remote.manifests import images_url, read_manifest
+from fastdata.remote.manifests import images_url
 from fastdata.remote.opening import open_packed
 from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.storage.arrow import as_arrow, python_values
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL
-from fastdata.storage.manifest import MANIFEST_NAME, Manifest
+from fastdata.storage.manifest import Manifest
 from fastdata.storage.packed import IndexedSource
 from fastdata.storage.records import ROWS_PER_BATCH, Row
 from fastdata.storage.row_groups import VALUE_BITS, split_name, starts_of
@@ -52,8 +52,7 @@ class PackedDataset(ImageSource):
         self._options = dict(storage_options or {})
         self._place = os.fspath(root) if is_url(root) else str(Path(root).absolute())
         shown = redact(self._place) if is_url(root) else str(Path(root).resolve())
-        text = read_manifest(self._place, self._options)
-        manifest = Manifest.parse(text, f"{shown}/{MANIFEST_NAME}")
+        manifest = open_packed(self._place, self._options).manifest
         self._samples = manifest.samples
         self.classes = manifest.classes if LABEL in manifest.field_list else []
         fields = [one for one in manifest.field_list if one.name not in (IMAGE.name, LABEL.name)]
@@ -62,9 +61,9 @@ class PackedDataset(ImageSource):
         root_of_images = _images_root(self._place, manifest)
         self.root = root_of_images if manifest.groups is None else None
         self.inputs = [self._place if is_url(root) else Path(self._place)]
-        self.about: dict[str, Any] = {"kind": "fastdata", "root": shown, "of": manifest.source}
+        self.origin: dict[str, Any] = {"kind": "fastdata", "root": shown, "of": manifest.source}
         if "exif_transpose" in manifest.source:
-            self.about["exif_transpose"] = manifest.source["exif_transpose"]
+            self.origin["exif_transpose"] = manifest.source["exif_transpose"]
 
     def shards(self) -> Sequence[Listable]:
         """Return shards of the index's rows; one for a URL, whose index is fetched once."""

@@ -349,7 +349,7 @@ class _Packing:
     def _check_plan(self) -> Path:
         """Write the plan; raise UsageError if an interrupted run has begun another one."""
         path = self.job.work / "plan.json"
-        plan = json.dumps(self._plan | {"source": dict(self.source.about)}, sort_keys=True)
+        plan = json.dumps(self._plan | {"source": dict(self.source.origin)}, sort_keys=True)
         # With a manifest, packing is finished; a kill only prevented the removal of parts.
         finished = has_manifest(self.out)
         begun = not finished and any(self.job.work.glob("*.part"))
@@ -449,7 +449,7 @@ class _Packing:
         self._list_bad(bad)
         if (bad and not self.skip_bad) or not samples:
             raise self._bad_samples(bad, samples)
-        origin = {**self.source.about, **self._turned(all_parts), "fingerprint": fingerprint}
+        origin = {**self.source.origin, **self._turned(all_parts), "fingerprint": fingerprint}
         self.progress.finishing("checksum" if self.outputs.kept else "index")
         files = self.outputs.finished(all_parts)
         self.progress.finishing("index")

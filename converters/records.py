@@ -114,7 +114,7 @@ class ImageSource:
 
     Attributes:
         classes: Class names; labels are indices into them. Without these, there are no labels.
-        about: Origin of the data, for the manifest; JSON values.
+        origin: Origin of the data, for the manifest; JSON values.
         inputs: Files, folders and URLs that packing reads and must not write to.
         root: Folder or URL with all images as single files, which the container ``folder`` needs;
             None if they are in archives.
@@ -130,7 +130,7 @@ class ImageSource:
     """
 
     classes: Sequence[str] = ()
-    about: dict[str, Any]
+    origin: dict[str, Any]
     inputs: Sequence[Path | str] = ()
     root: str | None = None
     fields: Sequence[Field] = ()

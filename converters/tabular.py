@@ -139,11 +139,11 @@ class TabularImages(ImageSource):
         self.fields = with_masks(with_formats(chosen, formats, where), masks, where)
         self.classes = self._find_classes(others) if self._columns.label else []
         columns = [self._columns.image, self._columns.label, self._columns.key]
-        self.about: dict[str, Any] = {"kind": kind, "root": where, "columns": columns}
+        self.origin: dict[str, Any] = {"kind": kind, "root": where, "columns": columns}
         # The index has the names of the label's classes alone.
         names = {f.name: self._features[f.name] for f in self.fields if f.name in self._features}
-        self.about |= {"names": names} if names else {}
-        self.about |= {"split": split} if split is not None else {}
+        self.origin |= {"names": names} if names else {}
+        self.origin |= {"split": split} if split is not None else {}
 
     @property
     def columns_taken(self) -> str:

@@ -197,10 +197,11 @@ def _sample(
     (image, info, _), table = next(rest)
     for value in record.fields:
         if isinstance(value, Record):
-            (blob, about, _), points = next(rest)
+            (blob, info_of_blob, _), points = next(rest)
             # The sample's key is in the first index.
             own = value._replace(key="")
-            value = None if about is _MISSING else (_row(job, own, blob, about, points), blob)
+            row = _row(job, own, blob, info_of_blob, points)
+            value = None if info_of_blob is _MISSING else (row, blob)
         fields.append(value)
     row = _row(job, record, image, info, table)
     return NewSample(row, image, tuple(fields), _is_turned(job, record, info))

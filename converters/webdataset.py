@@ -131,7 +131,7 @@ class WebDataset(ImageSource):
                 )
         formatted = with_formats([field_of(n, types[n]) for n in names], formats, where)
         self.fields = with_masks(formatted, masks, where)
-        self.about = {"kind": "webdataset", "root": where}
+        self.origin = {"kind": "webdataset", "root": where}
         if image is not None:
             self.hint = "Name another member with --image-column."
         if not shard_keys:

@@ -489,7 +489,7 @@ def test_no_space_on_a_real_tmpfs(
     assert str(small_tmpfs) in caught.value.what
     assert list(own_folder(small_tmpfs).iterdir()) == []
     # Where the room vanishes only later, nothing stays to occupy what is left.
-    monkeypatch.setattr(cache, "room", lambda place: (1 << 60, ""))
+    monkeypatch.setattr(cache, "room", lambda *_: (1 << 60, ""))
     with pytest.raises(SpaceError, match="disk is full"):
         stage(dataset, small_tmpfs)
     assert list(own_folder(small_tmpfs).iterdir()) == []

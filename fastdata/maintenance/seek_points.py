@@ -103,7 +103,8 @@ def _add(
     old = source.manifest
     total = old.samples
     tables: list[int] = []
-    name = _free_name(folder)
+    names = (f"_index-{number}.rows" for number in count(1))
+    name = next(name for name in names if not (folder / name).exists())
     runs = [range(at, min(at + _ROWS, total)) for at in range(0, total, _ROWS)]
     build = partial(_build, source, stride)
     with local_executor(workers) as executor:
@@ -133,11 +134,6 @@ def _add(
         if path.name != name and _OURS.fullmatch(path.name):
             path.unlink()
     return Seeking(total, len(tables), sum(tables), old.blob_bytes)
-
-
-def _free_name(folder: Path) -> str:
-    names = (f"_index-{number}.rows" for number in count(1))
-    return next(name for name in names if not (folder / name).exists())
 
 
 def _build(source: IndexedSource, stride: int | None, run: range) -> list[bytes | None]:

@@ -32,7 +32,7 @@ from fastdata.maintenance.checks import (
     reason,
 )
 from fastdata.remote.opening import RemoteSource, open_packed
-from fastdata.remote.urls import is_url, join_url, redact
+from fastdata.remote.urls import join_url, redact
 from fastdata.staging.copying import Place
 from fastdata.storage import formats
 from fastdata.storage.arrow import as_numpy
@@ -141,7 +141,7 @@ def _verify_parts(
             progress(before + done, parts.samples)
 
     for part in parts.parts:
-        where = join_url(place, part.name) if is_url(place) else f"{place.rstrip('/')}/{part.name}"
+        where = join_url(place, part.name)
         try:
             source = _opened(where, storage_options)
             if difference := parts.problem_of(part, source.manifest):

@@ -305,7 +305,7 @@ class RemoteSource(FetchedSource, IndexedSource):
         return blobs
 
     def read_each(self, records: Sequence[tuple[Row, int | None]]) -> list[bytes | FastdataError]:
-        """Return the bytes of each blob, or why they cannot be read; numbers are as of `file`."""
+        """Return the bytes of each blob, or why it cannot be read; see `file` for the numbers."""
         wanted, outcomes = [], dict[Any, bytes | FastdataError]()
         for place, (record, number) in enumerate(records):
             start, stop = record.offset, record.offset + record.length

@@ -40,8 +40,7 @@ class Place:
         self.is_remote = is_url(location)
 
     def _at(self, name: str) -> str:
-        join = join_url if self.is_remote else os.path.join
-        return join(self._location, name)
+        return join_url(self._location, name)
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
         """Return the sizes in bytes of the files that exist, by name."""

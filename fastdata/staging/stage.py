@@ -31,7 +31,7 @@ from fastdata.staging.staged import (
     default_place,
     own_folder,
 )
-from fastdata.storage.cache import require_room
+from fastdata.storage.cache import MEMORY_LEFT, require_room
 from fastdata.storage.fields import BLOBS
 from fastdata.storage.files import (
     PARTIAL_SUFFIX,
@@ -249,7 +249,7 @@ class _Run:
         files = len(self._entries) + manifest.loose_files + 3
         needed = total + files * _PAGE + len(self._original.text) - _allocated(partial)
         needed += sum(self._source.sizes([BAD_SAMPLES_NAME]).values())
-        require_room(self._final.parent.parent, needed, _SPACE_HINT)
+        require_room(self._final.parent.parent, needed, _SPACE_HINT, MEMORY_LEFT)
         copying = Copying(self._files(), lambda done: report(done, total))
         try:
             partial.mkdir(mode=0o700, exist_ok=True)  # others may not read the original

@@ -112,15 +112,12 @@ class _AllLibraries(Libraries):
             return Declined(reason)
         if type(transform).__module__.startswith("albumentations."):
             return _ALBUMENTATIONS
-        translation = self._of_images(transform, kind, dtype)
+        translation = None if self.joint else _first(_OF_IMAGES, transform, kind, dtype)
         if translation is None:
             translation = _first((torchvision.translate,), transform, kind, dtype)
         if translation is None and (reason := derived(transform)):
             return Declined(f"{NOT_KNOWN.reason}: {reason}", known=False)
         return NOT_KNOWN if translation is None else translation
-
-    def _of_images(self, transform: Any, kind: str, dtype: str) -> Translation | None:
-        return None if self.joint else _first(_OF_IMAGES, transform, kind, dtype)
 
 
 def _first(

@@ -125,18 +125,14 @@ class ConvertBoundingBoxFormat(_OfBoxes):
     format: Annotated[Any, _format]
     relative: checks.Switch = field(default=False, kw_only=True)
 
-    @property
-    def _meaning(self) -> str:
-        return RELATIVE * self.relative + str(self.format)
-
     def read(self, reading: Reading) -> Reading | Declined:
         joint = reading.joint
         if joint is None or joint.still:
             return _ALONE
         if joint.settled:
             return Declined(CONVERTED)
-        names = joint.names("boxes")
-        joint = joint.changed(names, format=self._meaning, pure=self.relative)
+        meaning = RELATIVE * self.relative + str(self.format)
+        joint = joint.changed(joint.names("boxes"), format=meaning, pure=self.relative)
         return replace(reading, joint=joint)
 
 
