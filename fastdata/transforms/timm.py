@@ -232,7 +232,7 @@ def _solarised_below(op: Any, strength: _Strength) -> Step:
 
 
 def _rotated(op: Any, strength: _Strength) -> Step:
-    still: dict[str, Any] = {"expand": False, "on_tensors": False, **NO_CENTER}
+    still: dict[str, Any] = {"expand": False, "on_tensors": False, "mask_fill": 0, **NO_CENTER}
     return operation("rotate", angle=strength.times(3.0, signed=True), **_warp(op), **still)
 
 
