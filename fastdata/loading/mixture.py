@@ -15,9 +15,9 @@ from fastdata.decode.folders import folder_class
 from fastdata.errors import UsageError
 from fastdata.loading.fields.names import SOURCE, require_names, row_number
 from fastdata.loading.fields.samples import NativeSamples
-from fastdata.loading.samplers import PlannedSampler, whole
+from fastdata.loading.samplers import PlannedSampler
 from fastdata.plan.mixture import MixturePlan
-from fastdata.plan.sharding import epoch_number
+from fastdata.plan.sharding import epoch_number, whole
 
 #: Shares by name of source.
 Weights: TypeAlias = Mapping[str, float]
@@ -98,7 +98,7 @@ class Mixture(ConcatDataset[Any]):
         by_length = {name: float(len(one)) for name, one in datasets.items()}
         self._weights = weights if weights is not None else given or by_length
         self._power = 1 / temperature
-        self.group, self._seed = whole("group", group), operator.index(seed)
+        self.group, self._seed = whole("group", group, 1), operator.index(seed)
         if fields is not None:
             require_names(fields, "Give a tuple of names, each once.")
         self._given_fields = fields
@@ -324,11 +324,9 @@ def _length(samples: Any, rows: int, group: int) -> int:
         if samples not in LENGTHS:
             raise UsageError(f"{samples=}", f"Give a number, or one of {', '.join(LENGTHS)}.")
         return -(-(rows if samples == "sum" else ENDLESS) // group) * group
-    count = whole("samples", samples)
+    count = whole("samples", samples, 1, ENDLESS)
     if count % group:
         raise UsageError(f"{samples=} and {group=}", f"Give a multiple of {group} as samples.")
-    if count > ENDLESS:
-        raise UsageError(f"{samples=} is too long an epoch", "Give at most 2**40.")
     return count
 
 

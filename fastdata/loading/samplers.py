@@ -27,7 +27,7 @@ from fastdata.plan.draws import child, epoch_key
 from fastdata.plan.order import Order
 from fastdata.plan.position import PLANNED, Fingerprint, Position
 from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
-from fastdata.plan.sharding import epoch_number
+from fastdata.plan.sharding import epoch_number, whole
 from fastdata.text import human_count
 
 #: Positions that are computed at once.
@@ -171,7 +171,7 @@ class WeightedSampler(PlannedSampler):
         seed: int = 0,
     ) -> None:
         checked = _weights("weights", weights)
-        count = len(checked) if num_samples is None else whole("num_samples", num_samples)
+        count = len(checked) if num_samples is None else whole("num_samples", num_samples, 1)
         if replacement not in (True, False):
             raise UsageError(f"{replacement=}", "Give True or False.")
         super().__init__(count, len(checked), seed, checked, replacement)
@@ -261,11 +261,11 @@ class MPerClassSampler(PlannedSampler):
             raise UsageError(
                 f"labels of {classes.dtype}, shape {classes.shape}", "Give a list of ints."
             )
-        m = whole("m", m)
-        self.group = m if batch_size is None else whole("batch_size", batch_size)
+        m = whole("m", m, 1)
+        self.group = m if batch_size is None else whole("batch_size", batch_size, 1)
         if self.group % m:
             raise UsageError(f"{batch_size=} and {m=}", f"Give a multiple of {m} as batch_size.")
-        count = len(classes) if num_samples is None else whole("num_samples", num_samples)
+        count = len(classes) if num_samples is None else whole("num_samples", num_samples, 1)
         count = count // self.group * self.group
         order = np.argsort(classes, kind="stable")
         starts = np.flatnonzero(np.diff(classes[order], prepend=classes[order[0]] - 1))
@@ -316,17 +316,6 @@ class BalancedSampler(MPerClassSampler):
         seed: int = 0,
     ) -> None:
         super().__init__(labels, 1, None, num_samples, seed=seed)
-
-
-def whole(name: str, value: Any) -> int:
-    """Return a whole number from 1; raise UsageError for anything else."""
-    try:
-        number = 0 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise UsageError(f"{name}={value!r}", "Give a whole number from 1.")
-    return number
 
 
 def _weights(name: str, values: Any) -> npt.NDArray[np.floating]:

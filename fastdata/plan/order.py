@@ -13,7 +13,6 @@ faster.
 from __future__ import annotations
 
 import math
-import operator
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -23,6 +22,7 @@ import numpy.typing as npt
 
 from fastdata.errors import UsageError
 from fastdata.plan.draws import GAMMA, child, epoch_key, mix, sample_keys
+from fastdata.plan.sharding import settle, whole
 
 #: Names of orders.
 ORDERS = ("random", "quasi-random", "sequential")
@@ -71,14 +71,7 @@ class QuasiRandom:
     window: int = WINDOW
 
     def __post_init__(self) -> None:
-        try:
-            window = operator.index(self.window)
-        except TypeError:
-            window = 0
-        if window < 1 or isinstance(self.window, bool):
-            hint = "Give a number of blocks, 1 or more."
-            raise UsageError(f"QuasiRandom(window={self.window!r})", hint)
-        object.__setattr__(self, "window", window)
+        settle(self, "window", 1)
 
     def __str__(self) -> str:
         return "quasi-random" + f", windows of {self.window} blocks" * (self.window != WINDOW)
@@ -101,9 +94,7 @@ class Order(ABC):
     """Bijection of 0..n-1, from positions of an epoch to sample numbers; ``n`` is 0 or more."""
 
     def __init__(self, n: int) -> None:
-        if n < 0:
-            raise UsageError(f"n {n} is negative.", "An order has 0 samples or more.")
-        self._n = int(n)
+        self._n = whole("n", n, 0)
 
     def __len__(self) -> int:
         return self._n
@@ -191,12 +182,9 @@ class Windowed(Order):
 
     def __init__(self, n: int, key: int, block: int = BLOCK, window: int = WINDOW) -> None:
         super().__init__(n)
-        for name, value in (("block", block), ("window", window)):
-            if value < 1:
-                raise UsageError(f"{name} {value} is less than 1.", f"Give a {name} of 1 or more.")
-        self._block = int(block)
+        self._block, window = whole("block", block, 1), whole("window", window, 1)
         self._blocks = -(-self._n // self._block)
-        windows = -(-self._blocks // int(window))
+        windows = -(-self._blocks // window)
         # A single window mixes all samples.
         self._whole = Random(self._n, key) if windows <= 1 else None
         # The first `_wide` windows have a block more than the others.

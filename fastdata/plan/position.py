@@ -8,7 +8,7 @@ from typing import Any
 
 from fastdata.errors import UsageError, warn
 from fastdata.plan.draws import epoch_key
-from fastdata.plan.sharding import at_least, epoch_number, whole
+from fastdata.plan.sharding import epoch_number, settle, whole
 
 _VERSION = 3
 #: The numbers of a saved position, beside its place in the epoch.
@@ -38,9 +38,8 @@ class Fingerprint:
     digest: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("samples", "digest"):
-            object.__setattr__(self, name, whole(name, getattr(self, name)))
-        at_least("samples", self.samples, 0)
+        settle(self, "samples", 0)
+        settle(self, "digest")
         if not isinstance(self.order, str):  # an array may not even be compared
             raise UsageError(f"The state is of order {self.order!r}.", _UNCHANGED)
 
@@ -78,7 +77,7 @@ class Position:
         if self.number is None:
             object.__setattr__(self, "number", self.epoch)
         for name in _NUMBERS:
-            object.__setattr__(self, name, whole(name, getattr(self, name)))
+            settle(self, name)
         epoch_number(self.epoch)
         samples, planned = self.fingerprint.samples, self.fingerprint.order == PLANNED
         if planned and isinstance(self.at, (list, tuple)):
