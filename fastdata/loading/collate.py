@@ -144,7 +144,7 @@ def _images(images: list[Any], view: str) -> Any:
         }
     if isinstance(first, list | tuple) and first:
         several = enumerate(zip(*images, strict=True))
-        return [_images(list(images), f"{view}view {at} of ") for at, images in several]
+        return [_images(list(own), f"{view}view {at} of ") for at, own in several]
     return _batch(images, view)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from fastdata.decode.folders import folder_class
 from fastdata.errors import UsageError
@@ -234,15 +234,38 @@ class Mixture(ConcatDataset[Any]):
         return chosen if named else tuple(chosen.values())
 
 
+class WrappedDataset(Dataset[Any]):
+    """Dataset with the attributes of another: a worker_init_fn may look at them."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_dataset":  # unpickling asks before it exists
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+
+def datasets_in(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset and those inside it, looking through Subset and ConcatDataset."""
+    yield dataset
+    inside = [dataset.dataset] if isinstance(dataset, Subset) else []
+    for one in dataset.datasets if isinstance(dataset, ConcatDataset) else inside:
+        yield from datasets_in(one)
+
+
 def leaves(dataset: Any) -> Iterator[Any]:
-    """Yield the datasets inside a dataset, looking through Subset and ConcatDataset."""
-    if isinstance(dataset, Subset):
-        yield from leaves(dataset.dataset)
-    elif isinstance(dataset, ConcatDataset):
-        for one in dataset.datasets:
-            yield from leaves(one)
-    else:
-        yield dataset
+    """Yield the datasets inside a dataset that have samples of their own."""
+    several = (Subset, ConcatDataset)
+    return (one for one in datasets_in(dataset) if not isinstance(one, several))
+
+
+def mixtures_in(dataset: Any) -> Iterator[Mixture]:
+    """Yield the mixtures inside a dataset."""
+    return (one for one in datasets_in(dataset) if isinstance(one, Mixture))
 
 
 def transforms_of(dataset: Any) -> Iterator[Any]:
@@ -260,17 +283,6 @@ def refuse_paths(dataset: Any, what: str = "dataset") -> None:
                 f"{what}={os.fspath(one)!r} is a path, not a dataset",
                 "Give fastdata.ImageDataset(path, transform=...).",
             )
-
-
-def mixtures_in(dataset: Any) -> Iterator[Mixture]:
-    """Yield the mixtures inside a dataset, looking through Subset and ConcatDataset."""
-    if isinstance(dataset, Mixture):
-        yield dataset
-    elif isinstance(dataset, Subset):
-        yield from mixtures_in(dataset.dataset)
-    elif isinstance(dataset, ConcatDataset):
-        for one in dataset.datasets:
-            yield from mixtures_in(one)
 
 
 def group_of(

@@ -64,9 +64,8 @@ class Epoch:
         """Return the positions of the order in a batch of this rank, int64, as many on every rank.
 
         They are ``batch_size``, or fewer in the last batch. Padding counts on past the end:
-        ``samples`` is position 0 again. Raise UsageError if there is no such batch.
+        ``samples`` is position 0 again.
         """
-        self._check(batch)
         first = self.start + batch * self.step
         size = self.batch_size
         if not self.full:
@@ -77,23 +76,14 @@ class Epoch:
     def consumed(self, batch: int) -> int:
         """Return how many positions all ranks together have consumed after a batch.
 
-        It is the ``start`` of the rest, also with another world size or batch size. Raise
-        UsageError if there is no such batch.
+        It is the ``start`` of the rest, also with another world size or batch size.
         """
-        self._check(batch)
         return min(self.start + (batch + 1) * self.step, self.samples)
 
     @property
     def step(self) -> int:
         """Number of positions in a full global batch."""
         return self.world_size * self.batch_size
-
-    def _check(self, batch: int) -> None:
-        if not 0 <= batch < len(self):
-            raise UsageError(
-                f"batch {batch} is not among the {len(self)} batches of this epoch.",
-                "Batches are numbered from 0.",
-            )
 
 
 def epoch_number(epoch: object) -> int:

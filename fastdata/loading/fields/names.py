@@ -31,6 +31,8 @@ VISIBILITY = "_visibility"
 SOURCE = "source"
 #: Remedy for a transform of a field without images.
 LEAVE_OUT = "Leave it out; batch_transform= or collate_fn= of the loader see other fields."
+#: Kinds of targets, by the format of a field.
+_KINDS = {**dict.fromkeys(BOXES, "boxes"), **dict.fromkeys(POINTS, "points")}
 _MOVE = "Masks follow their image: give transforms=, such as one of torchvision.transforms.v2."
 
 
@@ -161,28 +163,15 @@ def joint_of(fields: Sequence[Field], names: Sequence[str]) -> Joint:
         field = known.get(name)
         if name == "image":
             continue
-        kind = _kind_of(field)
-        if _are_masks(name, fields):
+        if name == MASKS and outlines_among(fields):
             kind = "outlines"
-        elif name == GEOMETRY and field is None:
-            kind = "geometry"
+        elif field is None:
+            kind = "geometry" if name == GEOMETRY else "values"
+        else:
+            other = "mask" if field.kind == "mask" else "values"
+            kind = _KINDS.get(field.format.removeprefix(RELATIVE), other)
         targets[name] = Target(kind, "xyxy" if kind == "boxes" else "")
         if field is not None and field.format.endswith("xyv"):
             targets[name + VISIBILITY] = Target("visibility")
     inner: Any = next(iter(targets)) if len(targets) == 1 else {name: name for name in targets}
     return Joint(("image", inner) if targets else ("image",), targets)
-
-
-def _are_masks(name: str, fields: Sequence[Field]) -> bool:
-    """Return whether a name means masks that are painted from outlines."""
-    return name == MASKS and bool(outlines_among(fields))
-
-
-def _kind_of(field: Field | None) -> str:
-    if field is None:
-        return "values"
-    meaning = field.format.removeprefix(RELATIVE)
-    for kind, formats in (("boxes", BOXES), ("points", POINTS)):
-        if meaning in formats:
-            return kind
-    return "mask" if field.kind == "mask" else "values"

@@ -85,11 +85,6 @@ class Readable:
             return common_fields([part.schema for part in self.parts])
         return self.source.fields
 
-    def is_image(self, name: str) -> bool:
-        """Return whether a field has images, or masks that no transform moves."""
-        kinds = ("image",) if self.joint else IMAGES
-        return any(one.name == name and one.kind in kinds for one in self.source.fields)
-
     def numbering(self, source: Source) -> Numbering:
         """Return the mapping from this dataset's samples to rows of its opened source."""
         n = len(source) if self.subset is None else len(self.subset)
@@ -164,6 +159,12 @@ class Readable:
                 return part.target(index, label)
             index -= part.opened
         return label if self.target_transform is None else called(self.target_transform, label)
+
+
+def images_among(fields: Sequence[Field], joint: bool) -> list[str]:
+    """Return the names of fields of images, and of masks that no ``joint`` transform moves."""
+    kinds = ("image",) if joint else IMAGES
+    return [one.name for one in fields if one.kind in kinds]
 
 
 def _same_rows(one: Any, other: Any) -> bool:
