@@ -49,18 +49,6 @@ _KINDS: dict[str, tuple[Any, str]] = {
 #: Values of ``on_error``.
 ON_ERROR = ("raise", "skip", "drop", "zero")
 
-#: Arguments of fastdata's.
-OWN = (
-    "order",
-    "seed",
-    "shard",
-    "device",
-    "fields",
-    "on_error",
-    "batch_transform",
-    "require_native",
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
@@ -209,7 +197,7 @@ class Arguments:
 
 def torchs(arguments: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """Return the arguments that torch's constructor takes."""
-    known = inspect.signature(TorchLoader).parameters  # in_order since torch 2.6
+    known = inspect.signature(TorchLoader).parameters
     return {name: value for name, value in (arguments | changes).items() if name in known}
 
 

@@ -24,7 +24,6 @@ from fastdata.errors import UsageError
 from fastdata.loading.mixture import Mixture, group_of, leaves, mixtures_in
 from fastdata.loading.neighbours import (
     blocks_of,
-    starts_of,
     warn_of_neighbours,
     warn_of_rereading,
 )
@@ -423,7 +422,9 @@ def _sharded(
     order = order or ("random" if shuffle else "sequential")
     samples = len(dataset if planned is None else planned)
     plan = _share(arguments, samples, arguments.ranks or (0, 1), group > 1)
-    return ShardedSampler(dataset, plan, order, arguments.seed or 0, starts_of(dataset), planned)
+    blocks = blocks_of(dataset)
+    starts = None if blocks is None else blocks.starts
+    return ShardedSampler(dataset, plan, order, arguments.seed or 0, starts, planned)
 
 
 def _share(

@@ -138,11 +138,9 @@ def _require_fields(arguments: Arguments, images: Readable) -> None:
             hint = f"Give a tuple of {', '.join(map(repr, known))}, each at most once."
             if name == "valid":
                 hint = '"valid" comes by itself, with on_error="zero".'
-            owner = "the dataset"
-            for source, part in zip(images.sources, images.parts, strict=False):
-                if all(one.name != name for one in part.schema):
-                    owner = f"source {source!r}"
-                    break
+            several = zip(images.sources, images.parts, strict=False)
+            without = (at for at, part in several if all(one.name != name for one in part.schema))
+            owner = next((f"source {source!r}" for source in without), "the dataset")
             raise UsageError(f"fields={fields!r}: {owner} has no {name!r}", hint)
         lacks = "image" not in (fields or ()) or name not in images.fields
         if name in placed and lacks and reader_of(images) is not None:

@@ -41,7 +41,7 @@ def torch_loader(loader: Any, dataset: Any, prefixed: bool) -> torch.utils.data.
         options |= {"dataset": dataset, "batch_sampler": loader.batch_sampler}
     else:
         options |= {"dataset": dataset, "sampler": loader.sampler, "batch_size": None}
-    same = {name: getattr(loader, name) for name in _SAME if hasattr(loader, name)}
+    same = {name: getattr(loader, name) for name in _SAME}
     return TorchLoader(**same, **options)
 
 
@@ -56,7 +56,7 @@ _SAME = (
     "prefetch_factor",
     "persistent_workers",
     "pin_memory_device",
-    "in_order",  # since torch 2.6
+    "in_order",
 )
 
 

@@ -31,11 +31,7 @@ def nearest(
     it is divisions, products and square roots, which every machine rounds alike.
     """
     ends = np.sqrt(np.multiply(ratios[:-1], ratios[1:]))
-    places = np.empty(len(widths), np.uint16)
-    for first in range(0, len(places), _AT_ONCE):
-        part = slice(first, first + _AT_ONCE)
-        places[part] = np.searchsorted(ends, widths[part] / heights[part], side="right")
-    return places
+    return np.searchsorted(ends, widths / heights, side="right").astype(np.uint16)
 
 
 class Buckets(Plan):

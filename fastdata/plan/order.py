@@ -173,11 +173,8 @@ class Windowed(Order):
     use :class:`Random`.
 
     The sizes of windows differ by a block at most. A last block that is not full gets a random
-    place among the others. A single window is :class:`Random`.
-
-    The default ``block`` is 3.5 MB of ImageNet, enough at once for a disk or an object store to
-    reach its full rate. The default ``window`` makes windows of 4,096 samples, 450 MB of ImageNet,
-    to be held in the page cache or in memory. Raise UsageError if either is less than 1.
+    place among the others. A single window is :class:`Random`. Raise UsageError if ``block`` or
+    ``window`` is less than 1.
     """
 
     def __init__(self, n: int, key: int, block: int = BLOCK, window: int = WINDOW) -> None:

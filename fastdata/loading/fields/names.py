@@ -52,23 +52,6 @@ def require_callable(transforms: Mapping[str, Any]) -> None:
         require_objects(f"{name}=", one)
 
 
-def require_images(
-    path: Any, known: Mapping[str, Field], transforms: Iterable[str], given: Sequence[str]
-) -> None:
-    """Raise UsageError if a field with a transform of its own is no further image of a sample."""
-    for name in transforms:
-        if name in known and known[name].kind != "image":
-            raise UsageError(
-                f"{path}: transform has {name!r}, which is no field of images",
-                _MOVE if known[name].kind == "mask" else LEAVE_OUT,
-            )
-        if name not in given:
-            raise UsageError(
-                f"{path}: transform has {name!r}, which is not in fields={given!r}",
-                "Name the field in fields=, or leave its transform out.",
-            )
-
-
 def require_known(
     names: Sequence[str], known: Mapping[str, Field], where: object, *, joint: bool
 ) -> None:
@@ -118,7 +101,17 @@ def chosen_fields(
     if given is None:
         given = [name for name in (IMAGE.name, LABEL.name) if name in known]
     require_known(given, known, path, joint=joint)
-    require_images(path, known, transforms, given)
+    for name in transforms:
+        if name in known and known[name].kind != "image":
+            raise UsageError(
+                f"{path}: transform has {name!r}, which is no field of images",
+                _MOVE if known[name].kind == "mask" else LEAVE_OUT,
+            )
+        if name not in given:
+            raise UsageError(
+                f"{path}: transform has {name!r}, which is not in fields={given!r}",
+                "Name the field in fields=, or leave its transform out.",
+            )
     if labels and LABEL not in fields:
         what = f"{path}: target_transform is for labels, and the dataset has none"
         raise UsageError(what, LEAVE_OUT)
