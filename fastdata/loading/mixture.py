@@ -17,7 +17,7 @@ from fastdata.loading.fields.names import SOURCE, require_names, row_number
 from fastdata.loading.fields.samples import NativeSamples
 from fastdata.loading.samplers import PlannedSampler
 from fastdata.plan.mixture import MixturePlan
-from fastdata.plan.sharding import epoch_number, whole
+from fastdata.plan.sharding import HasEpoch, whole
 
 #: Shares by name of source.
 Weights: TypeAlias = Mapping[str, float]
@@ -28,7 +28,7 @@ LENGTHS = ("sum", "endless")
 ENDLESS = 1 << 40
 
 
-class Mixture(ConcatDataset[Any]):
+class Mixture(HasEpoch, ConcatDataset[Any]):
     """Dataset that draws from several datasets in given shares.
 
     ``mixture[i]`` is the sample at position ``i`` of an epoch. `fastdata.DataLoader` takes them
@@ -102,7 +102,6 @@ class Mixture(ConcatDataset[Any]):
         if fields is not None:
             require_names(fields, "Give a tuple of names, each once.")
         self._given_fields = fields
-        self.epoch = 0
         sizes = list(map(len, self.datasets))  # type: ignore[arg-type]
         self._length = _length(samples, sum(sizes), self.group)
         changing = callable(self._weights)
@@ -141,14 +140,6 @@ class Mixture(ConcatDataset[Any]):
         # Scaled first, so that powers neither overflow nor all vanish.
         scaled = [(number / max(numbers)) ** self._power if number else 0.0 for number in numbers]
         return [number / sum(scaled) for number in scaled]
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of ``mixture[i]``. `fastdata.DataLoader` does it by itself.
-
-        Raises:
-            UsageError: It is not a whole number from 0 to 2**32 - 1.
-        """
-        self.epoch = epoch_number(epoch)
 
     @property
     def fields(self) -> tuple[str, ...] | None:

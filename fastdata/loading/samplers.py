@@ -27,7 +27,7 @@ from fastdata.plan.draws import child, epoch_key
 from fastdata.plan.order import Order
 from fastdata.plan.position import PLANNED, Fingerprint, Position
 from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
-from fastdata.plan.sharding import epoch_number, whole
+from fastdata.plan.sharding import HasEpoch, whole
 from fastdata.text import human_count
 
 #: Positions that are computed at once.
@@ -36,27 +36,7 @@ _AT_ONCE = 4096
 _NAMED = 6
 
 
-class EpochSampler:
-    """Sampler whose epoch frameworks set.
-
-    Attributes:
-        epoch: The epoch of the next ``iter``.
-        times_set: How often it was set.
-    """
-
-    epoch = times_set = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next ``iter``, of a loader as well.
-
-        Raises:
-            UsageError: It is not a whole number from 0 to 2**32 - 1.
-        """
-        self.epoch = epoch_number(epoch)
-        self.times_set += 1
-
-
-class PlannedSampler(EpochSampler, Sampler[int]):
+class PlannedSampler(HasEpoch, Sampler[int]):
     """Sampler of some of ``rows`` rows, a function of (seed, epoch, position).
 
     ``num_samples`` are positions of an epoch. ``group`` neighbouring ones belong to one batch of a
@@ -96,7 +76,7 @@ class PlannedSampler(EpochSampler, Sampler[int]):
             yield from order(np.arange(first, min(first + _AT_ONCE, len(self)))).tolist()
 
 
-class PlannedBatches(EpochSampler, Sampler[list[int]]):
+class PlannedBatches(HasEpoch, Sampler[list[int]]):
     """Batch sampler whose batches are a function of (seed, epoch), on any number of ranks.
 
     Every rank has as many batches. As ``batch_sampler`` of a `fastdata.DataLoader` it shards and

@@ -86,6 +86,26 @@ class Epoch:
         return self.world_size * self.batch_size
 
 
+class HasEpoch:
+    """Sampler, mixture or schedule whose epoch a loader or a framework sets.
+
+    Attributes:
+        epoch: The epoch of what it returns next.
+        times_set: How often it was set.
+    """
+
+    epoch = times_set = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch; `fastdata.DataLoader` does it by itself.
+
+        Raises:
+            UsageError: It is not a whole number from 0 to 2**32 - 1.
+        """
+        self.epoch = epoch_number(epoch)
+        self.times_set += 1
+
+
 def epoch_number(epoch: object) -> int:
     """Return an epoch's number; raise UsageError unless it is whole, from 0 to 2**32 - 1."""
     return whole("epoch", epoch, 0, (1 << 32) - 1)
