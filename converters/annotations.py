@@ -49,11 +49,11 @@ class Annotations:
     def __init__(
         self,
         columns: Mapping[str, pa.DataType],
-        about: dict[str, Any],
+        origin: dict[str, Any],
         formats: Mapping[str, str] | None = None,
         masks: Sequence[str] = (),
     ) -> None:
-        self.about, self.formats, self.masks = about, formats or {}, masks
+        self.origin, self.formats, self.masks = origin, formats or {}, masks
         first = dict.fromkeys(("path", "key", "problem"), pa.string())
         self.schema = pa.schema({**first, "size": pa.list_(pa.int32(), 2), **columns})
         self._held: list[Mapping[str, Any]] = []
@@ -121,7 +121,7 @@ class AnnotatedImages(TableImages):
         places = [os.fspath(root).rstrip("/")]
         if not is_url(root):
             places = [os.path.abspath(root), os.path.realpath(root)]
-        table, classes = annotations.table(*places), annotations.about.get("classes") or ()
+        table, classes = annotations.table(*places), annotations.origin.get("classes") or ()
         #: Number of objects of each class.
         self.objects = dict.fromkeys(classes, 0)
         if "labels" in table.column_names:
@@ -135,10 +135,10 @@ class AnnotatedImages(TableImages):
             masks=[name for name in annotations.masks if name in chosen],
             formats={name: one for name, one in annotations.formats.items() if name in chosen},
             fields=fields,
-            about=annotations.about,
+            origin=annotations.origin,
             storage_options=storage_options,
         )
-        self.about["root"] = str(self._tree)
+        self.origin["root"] = str(self._tree)
         self.inputs += inputs
 
 
@@ -225,7 +225,7 @@ def is_number(value: Any) -> bool:
 
 
 def are_numbers(values: Any, count: int | None = None) -> bool:
-    """Return whether a value is a list of finite numbers, of so many if ``count`` is given."""
+    """Return whether a value is a list of finite numbers, ``count`` of them unless None."""
     of_length = isinstance(values, list) and count in (None, len(values))
     return of_length and all(map(is_number, values))
 

@@ -173,7 +173,7 @@ class _Place:
 
     def of(self, part: str) -> str:
         """Return the path or URL of a part."""
-        return join_url(self._out, part) if is_url(self._out) else f"{self._out}/{part}"
+        return join_url(self._out, part)
 
     def load(self, part: str = "") -> Manifest | None:
         """Return the manifest of the index, or of a part of it; None if there is none."""

@@ -56,7 +56,7 @@ class CocoImages(AnnotatedImages):
     category id), ``boxes`` (x, y, width, height, as the file has them), ``areas``, ``iscrowd``,
     ``polygons``, ``rle``, ``category_ids`` and ``annotation_ids``. With keypoints, there are also
     ``keypoints`` and ``num_keypoints``. ``captions`` are strings. An image without annotations has
-    empty lists. The categories with their original ids are in ``about``.
+    empty lists. The categories with their original ids are in ``origin``.
 
     An annotation that is damaged, or names an unknown category, makes its image a bad sample. An
     image without a whole number as id, without its file, or of another width or height, is a bad

@@ -38,9 +38,9 @@ class Encoding:
             raise UsageError(
                 f"unknown encoding {self.kind}", f"Use --encoding {' or '.join(ENCODINGS)}."
             )
-        if self.keeps_pixels and self.max_side is not None:
+        if self.kind == "original" and self.max_side is not None:
             raise UsageError(
-                f"--max-side changes pixels, but --encoding {self.kind} keeps them",
+                "--max-side changes pixels, but --encoding original keeps them",
                 "Add --encoding jpeg or --encoding raw.",
             )
         if self.kind != "jpeg" and self.quality is not None:
@@ -52,14 +52,9 @@ class Encoding:
         if self.quality is not None and not 1 <= self.quality <= 100:
             raise UsageError(f"--quality {self.quality} is out of range", "Use 1 to 100.")
 
-    @property
-    def keeps_pixels(self) -> bool:
-        """Whether stored images decode to the same pixels as the source's."""
-        return self.kind == "original"
-
     def options(self) -> dict[str, Any]:
         """Return the options for the manifest."""
-        if self.keeps_pixels:
+        if self.kind == "original":
             return {"encoding": self.kind}
         options: dict[str, Any] = {"encoding": self.kind, "max_side": self.max_side}
         if self.kind == "jpeg":

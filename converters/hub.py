@@ -67,7 +67,7 @@ def hub_source(
         return _images(names, chosen, root, arguments)
     opens: Any = WebDataset if kind == "webdataset" else partial(ParquetImages, extents=True)
     source: Any = opens("::".join(join_url(root, name) for name in names), **arguments)
-    source.about = {**source.about, "root": join_url(root, place.path).rstrip("/")}
+    source.origin = {**source.origin, "root": join_url(root, place.path).rstrip("/")}
     return source  # type: ignore[no-any-return]
 
 
@@ -109,7 +109,7 @@ def _images(
     first = _FILE_NAME if _FILE_NAME in paths else paths[0]
     others = [name for name in paths if name != first]
     origin = {"kind": "imagefolder", "root": root}
-    return TableImages(table, root, path=first, files=others, about=origin, **arguments)
+    return TableImages(table, root, path=first, files=others, origin=origin, **arguments)
 
 
 def _metadata(root: str, name: str, storage_options: Mapping[str, Any] | None) -> pa.Table:
@@ -166,7 +166,7 @@ def _by_names(files: Sequence[str]) -> dict[str, list[str]]:
         for name in files
         if any(_is_of(kind, name) for kind in _KINDS) or PurePosixPath(name).name in _METADATA
     ] or [*files]
-    sharded = {name: found[1] for name in data if (found := _OF_SPLIT.fullmatch(name))}
+    sharded = {name: match[1] for name in data if (match := _OF_SPLIT.fullmatch(name))}
     folders = {name: split for name in data if (split := _split_in(name.rpartition("/")[0]))}
     names = {name: split for name in data if (split := _split_in(name.rpartition("/")[2]))}
     by_split: dict[str, list[str]] = {}

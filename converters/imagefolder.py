@@ -38,12 +38,11 @@ class ImageFolder(ImageSource):
         self.classes = self._tree.classes()
         if not self.classes:
             raise lacks_data(str(self._tree), "has no class folders", hint)
-        self.about = {"kind": "imagefolder", "root": str(self._tree)}
+        self.origin = {"kind": "imagefolder", "root": str(self._tree)}
         self.inputs = [self._tree.location]
         self.root = self._tree.root
 
     def shards(self) -> list[ClassFolders]:
-        """Return the shards of the listing: a few classes each."""
         return class_shards(self._tree, self.classes, self.classes, allow_empty=self._allow_empty)
 
 
@@ -55,10 +54,9 @@ class FlatFolder(ImageSource):
     ) -> None:
         self._tree = source_tree(root, storage_options)
         self.inputs, self.root = [self._tree.location], self._tree.root
-        self.about = {"kind": "images", "root": str(self._tree)}
+        self.origin = {"kind": "images", "root": str(self._tree)}
 
     def records(self) -> Iterator[Record]:
-        """Yield the images."""
         for record in class_records(self._tree, ".", 0, Counter()):
             yield record._replace(key=record.key.removeprefix("./"))
 

@@ -39,11 +39,6 @@ _KAGGLE_DATA = "ILSVRC/Data/CLS-LOC"
 _KAGGLE_VAL = "LOC_val_solution.csv"
 
 
-def default_root() -> Path:
-    """Return the default folder of ImageNet: ``$IMAGENET_DIR``, else ``./imagenet``."""
-    return Path(os.environ.get("IMAGENET_DIR") or "imagenet")
-
-
 class ImageNet(ImageSource):
     """Source of one split of ImageNet, in any of its layouts.
 
@@ -81,8 +76,8 @@ class ImageNet(ImageSource):
                 "Complete train, or convert a root that holds only this split.",
             )
         self._shards = layout.shards
-        self.about: dict[str, Any] = {"kind": "imagenet", "split": split, "layout": layout.name}
-        self.about["root"] = str(place)
+        self.origin: dict[str, Any] = {"kind": "imagenet", "split": split, "layout": layout.name}
+        self.origin["root"] = str(place)
         self.root, self.inputs = layout.root, [layout.location]
 
     def shards(self) -> Sequence[Listable]:

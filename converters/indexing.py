@@ -214,7 +214,7 @@ def container_of(source: ImageSource) -> str:
     for container in IN_PLACE:
         if root_of(source, container) is not None:
             return container
-    where = redact(str(source.about.get("root", "")))
+    where = redact(str(source.origin.get("root", "")))
     raise UsageError(
         f"{where}: some of its images are in files of their own, so they cannot be read in place",
         "Pack them: fastdata convert.",

@@ -63,10 +63,10 @@ SCHEMA = pa.schema(
         ("size", pa.int64()),
     ]
 )
-#: Place of a further blob; its key follows from the record's.
+#: Place of a blob beside the image; its key follows from the record's.
 _PLACE = ("path", "offset", "length", "mtime_ns", "column", "group", "crc32c")
 _BLOB = pa.struct([SCHEMA.field(name) for name in _PLACE])
-#: Begins the names of columns for further fields.
+#: Begins the names of columns for other fields.
 _FIELD = "field."
 #: Key of their format in the metadata of these columns.
 _FORMAT = "format"
@@ -92,11 +92,11 @@ class Estimate(NamedTuple):
     """Factors of the bytes that packing writes to a container, for images and for other fields."""
 
     growth: float = 1.0
-    further: float = 1.0
+    fields: float = 1.0
 
     def stored(self, length: Any, size: Any) -> Any:
         """Return the bytes of samples in the container; numbers or arrays of them."""
-        return length * self.growth + (size - length) * self.further
+        return length * self.growth + (size - length) * self.fields
 
     def in_memory(self, record: Record) -> float:
         """Return the bytes that a sample takes in memory while it is packed."""
@@ -104,7 +104,7 @@ class Estimate(NamedTuple):
         return max(stored, record.size)
 
 
-#: Of images that are stored as they are, without further fields.
+#: Of images that are stored as they are, without other fields.
 UNCHANGED = Estimate()
 
 
@@ -171,7 +171,7 @@ def write_listing(
     total = sum(rows)
     if not total:
         raise SourceError(
-            f"{source.about.get('root', 'the source')}: no images found"
+            f"{source.origin.get('root', 'the source')}: no images found"
             + (f" ({describe_left_out(left_out)} left out)" if left_out else ""),
             source.hint,
         )
@@ -240,7 +240,7 @@ def describe_left_out(left_out: Mapping[str, int]) -> str:
 
 
 class Totals(NamedTuple):
-    """Sums of bytes over all records: in the source, and of further fields in the listing."""
+    """Sums of bytes over all records: in the source, and of other fields in the listing."""
 
     size: int = 0
     held: int = 0

@@ -11,13 +11,12 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from itertools import islice
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.converters.options import split_to_pack
-from fastdata.converters.records import MOST_CLASSES, ImageSource, Record
+from fastdata.converters.records import MOST_CLASSES, ImageSource, Record, has_image
 from fastdata.converters.trees import (
     LeftOut,
     RemoteTree,
@@ -29,8 +28,7 @@ from fastdata.converters.trees import (
     unreadable,
 )
 
-from fastdata.decode.pillow import probe
-from fastdata.errors import CorruptionError, SampleError, SourceError, UsageError, printable
+from fastdata.errors import CorruptionError, SourceError, UsageError, printable
 from fastdata.remote.files import SourceFile, file_at
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage.formats.lmdb import DATA_NAME, Entry, Tree
@@ -41,8 +39,6 @@ from fastdata.storage.source import MOST_BYTES
 
 #: Suffixes of databases that are a file each.
 _SUFFIXES = (".mdb", ".lmdb")
-#: First values of a database to check for images.
-_LOOKED_AT = 8
 #: Keys of entries such as ``__len__`` and ``__keys__``, which hold no image.
 _NO_IMAGE = re.compile(r"__.*__", re.DOTALL)
 #: Group of the pattern of keys that is the class.
@@ -83,9 +79,9 @@ class LmdbImages(ImageSource):
         where = redact(os.fspath(root)) if is_url(root) else str(Path(root).resolve())
         self.archives = list(databases.values())
         self.inputs = [file.location for file in self.archives]
-        self.about: dict[str, Any] = {"kind": "lmdb", "root": where}
-        self.about |= {"database": database} if database else {}
-        self.about |= {"keys": keys} if keys else {}
+        self.origin: dict[str, Any] = {"kind": "lmdb", "root": where}
+        self.origin |= {"database": database} if database else {}
+        self.origin |= {"keys": keys} if keys else {}
         folders = databases if "" not in databases else {}
         named = None if database is None else database.encode()
         self._listings = []
@@ -108,7 +104,6 @@ class LmdbImages(ImageSource):
         self._listings = [one._replace(ranks=ranks) for one in self._listings]
 
     def shards(self) -> list[LmdbListing]:
-        """Return the shards of the listing: the databases."""
         return self._listings
 
 
@@ -203,10 +198,10 @@ class LmdbListing(NamedTuple):
                 else:
                     left_out[suffix_of(text)] += 1
 
-    def read(self, count: int) -> Iterator[tuple[str, bytes]]:
-        """Yield the keys and values of its first images."""
+    def read(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the keys and values of its images."""
         with self._opened() as (_, read):
-            for text, _, entry in islice(self.entries(Counter()), count):
+            for text, _, entry in self.entries(Counter()):
                 yield text, read(entry.offset, min(entry.length, MOST_BYTES))
 
     def named(self) -> list[str]:
@@ -257,12 +252,9 @@ def _text(key: bytes) -> str:
 
 
 def _require_images(listing: LmdbListing) -> None:
-    first: tuple[str, bytes] | None = None
-    for text, value in listing.read(_LOOKED_AT):
-        first = first or (text, value)
-        with suppress(SampleError):
-            probe(value)
-            return
+    if has_image(value for _, value in listing.read()):
+        return
+    first = next(listing.read(), None)
     if first is None:
         names = ", ".join(listing.named()) or "none with a name"
         what = f"{listing.file}: no such keys here; it has the databases {names}"

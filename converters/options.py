@@ -96,7 +96,7 @@ def choose_seed(source: ImageSource, container: str, options: PackOptions) -> in
     """Return the seed of the permutation; None for the source's order."""
     shuffle, seed = options.shuffle, options.seed
     if shuffle is None:
-        shuffle = shuffles(container, source.about)
+        shuffle = shuffles(container, source.origin)
     if not shuffle and seed is not None:
         raise UsageError(
             f"--seed {seed} has no effect with the source's order",
@@ -154,7 +154,7 @@ def check_options(source: ImageSource, container: str, options: PackOptions) -> 
 def _require_no_pixels(source: ImageSource) -> None:
     """Reject smaller images beside fields that would still belong to the larger ones."""
     known: set[str] = set()
-    origin: Any = source.about
+    origin: Any = source.origin
     while isinstance(origin, Mapping):  # a packed dataset is "of" its source
         known.update(_IN_PIXELS.get(origin.get("kind"), ()))
         origin = origin.get("of")
@@ -205,10 +205,10 @@ def check_out(source: ImageSource, out: str | os.PathLike[str]) -> None:
 
 def check_classes(source: ImageSource, out: str | os.PathLike[str]) -> None:
     """Reject labels that mean other classes in another split, packed beside the output."""
-    names, ours = _class_names(source.classes, source.about), _origin(source.about)
+    names, ours = _class_names(source.classes, source.origin), _origin(source.origin)
     here = Path(out).absolute()
     # The index of parts compares its parts. Two sources without a root may have nothing in common.
-    if is_url(out) or not names or not source.about.get("root") or PART.fullmatch(here.name):
+    if is_url(out) or not names or not source.origin.get("root") or PART.fullmatch(here.name):
         return
     root = json.dumps(ours[-1], ensure_ascii=False)[1:-1].encode()
     for place in sorted(here.parent.glob(f"*/{MANIFEST_NAME}")):
@@ -318,7 +318,7 @@ def split_to_pack(classes: Iterable[str]) -> str | None:
 def shuffles(container: str, origin: Mapping[str, Any]) -> bool:
     """Return whether packing shuffles by default.
 
-    The split or the folder's name in the source's ``about`` shows whether it is for evaluation.
+    The split or the folder's name in the source's ``origin`` shows whether it is for evaluation.
     """
     while "of" in origin:  # a packed dataset as the source
         origin = origin["of"]

@@ -23,7 +23,7 @@ from fastdata.machine import usable_cpus
 from fastdata.storage.arrow import array, as_numpy
 from fastdata.storage.columns import rows_per_piece, write_column
 from fastdata.storage.fields import IMAGE, LABEL, StoredField, in_file_name
-from fastdata.storage.files import PARTIAL_SUFFIX, crc32c_file, publish, sync, whole_file
+from fastdata.storage.files import PARTIAL_SUFFIX, crc32c_file, publish, whole_file, whole_files
 from fastdata.storage.formats import lmdb
 from fastdata.storage.manifest import ELSEWHERE, FileEntry
 from fastdata.storage.records import INDEX_NAME, ROWS_PER_BATCH, SCHEMA, write_index
@@ -79,6 +79,15 @@ class Outputs:
         """Return the names of the files of finished units."""
         return {part.file.name for part in done.values() if part.file is not None}
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether the bytes to store are known before packing; there must be records."""
+        fields, encoding = self.job.fields, self.job.options.encoding.kind
+        if encoding != "original" or any(one.type is not None for one in fields):
+            return False
+        # Lengths of rows that a library decodes are estimates.
+        return next(self._listing.records(0, 1)).column is None
+
     def pack(
         self, executor: Executor, done: Mapping[int, UnitPart], tick: Tick, *, uploads: bool
     ) -> Iterator[Unit]:
@@ -123,7 +132,7 @@ class Outputs:
     def write(
         self, parts: Sequence[UnitPart], files: list[FileEntry], made: str
     ) -> tuple[dict[str, EncodingTotals], tuple[StoredField, ...]]:
-        """Write the index, and the files of further fields, which are added to ``files``.
+        """Write the index, and the files of other fields, which are added to ``files``.
 
         Return images by encoding, the most frequent first, and all fields. ``made`` is the
         manifest's generation.
@@ -133,31 +142,30 @@ class Outputs:
         numbers = {entry.name: number for number, entry in enumerate(files)}
         nulls = {name for part in parts for name in part.nulls}
         cpus = usable_cpus()  # reads files of the kernel
-        rows = self.rows(parts, numbers, IMAGE.name)
-        written = [job.out / INDEX_NAME]
-        write_index(written[0], _counted(rows, kinds), samples, made)
         stored = [StoredField(IMAGE), *([StoredField(LABEL)] if job.classes else [])]
-        for place, field in enumerate(job.fields):
-            field = field._replace(nullable=field.name in nulls)
-            name = in_file_name(place, field.name)
-            index = job.out / f"_index-{name}.rows"
-            if field.type is None:
-                one = StoredField(field, index.name)
-                write_index(index, self.rows(parts, numbers, field.name), samples, made)
-            else:
-                size = sum(part.field_bytes[field.name] for part in parts)
-                path = job.out / f"_field-{name}.arrow"
-                one = StoredField(field, index.name, path.name, rows_per_piece(size, samples))
-                arrays = (batch.column(0) for batch in self._section(parts, field.name))
-                write_column(path, index, one, len(files), arrays, samples, made)
-                files.append(entry_of(path, cpus))
-                written.append(path)
-            files.append(entry_of(index, cpus))
-            written.append(index)
-            stored.append(one)
-        # Without a manifest no file counts. The first flush commits the names of all.
-        for path in (*written, job.out):
-            sync(path)
+        written: list[str] = []
+        with whole_files(job.out) as temporary:
+            rows = self.rows(parts, numbers, IMAGE.name)
+            write_index(temporary(INDEX_NAME), _counted(rows, kinds), samples, made)
+            for place, field in enumerate(job.fields):
+                field = field._replace(nullable=field.name in nulls)
+                name = in_file_name(place, field.name)
+                index = f"_index-{name}.rows"
+                if field.type is None:
+                    one = StoredField(field, index)
+                    rows = self.rows(parts, numbers, field.name)
+                    write_index(temporary(index), rows, samples, made)
+                else:
+                    size = sum(part.field_bytes[field.name] for part in parts)
+                    column, number = f"_field-{name}.arrow", len(files) + len(written)
+                    one = StoredField(field, index, column, rows_per_piece(size, samples))
+                    arrays = (batch.column(0) for batch in self._section(parts, field.name))
+                    paths = temporary(column), temporary(index)
+                    write_column(*paths, one, number, arrays, samples, made)
+                    written.append(column)
+                written.append(index)
+                stored.append(one)
+        files += [entry_of(job.out / name, cpus) for name in written]
         return dict(sorted(kinds.items(), key=lambda kind: -kind[1].images)), tuple(stored)
 
 
@@ -202,12 +210,7 @@ class OneFile(Outputs):
         """Commit the units that are not done, in order; yield each one that is."""
         job = self.job
         # LMDB stores the map size in the file, so it is a function of the source.
-        as_listed = job.options.encoding.kind == "original" and all(
-            one.type is None for one in job.fields
-        )
-        # Lengths of rows that a library decodes are estimates.
-        exact = as_listed and next(self._listing.records(0, 1)).column is None
-        map_size = lmdb.map_size(sum(unit.stored for unit in self.units), exact=exact)
+        map_size = lmdb.map_size(sum(unit.stored for unit in self.units), exact=self.is_exact)
         committed = sum(part.samples for part in done.values())
 
         def work() -> Iterator[Piece]:

@@ -11,13 +11,13 @@ import numpy as np
 from fastdata.converters.records import ImageSource, Listable, Record
 
 from fastdata.remote.files import file_at
-from fastdata.remote.manifests import images_url, read_manifest
-from fastdata.remote.opening import RemoteSource
+from fastdata.remote.manifests import images_url
+from fastdata.remote.opening import open_packed
 from fastdata.remote.urls import is_url, join_url, redact
 from fastdata.storage.arrow import as_arrow, python_values
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL
-from fastdata.storage.manifest import MANIFEST_NAME, Manifest
-from fastdata.storage.packed import PackedSource
+from fastdata.storage.manifest import Manifest
+from fastdata.storage.packed import IndexedSource
 from fastdata.storage.records import ROWS_PER_BATCH, Row
 from fastdata.storage.row_groups import VALUE_BITS, split_name, starts_of
 from fastdata.storage.shapes import with_formats, with_masks
@@ -52,19 +52,18 @@ class PackedDataset(ImageSource):
         self._options = dict(storage_options or {})
         self._place = os.fspath(root) if is_url(root) else str(Path(root).absolute())
         shown = redact(self._place) if is_url(root) else str(Path(root).resolve())
-        text = read_manifest(self._place, self._options)
-        manifest = Manifest.parse(text, f"{shown}/{MANIFEST_NAME}")
+        manifest = open_packed(self._place, self._options).manifest
         self._samples = manifest.samples
         self.classes = manifest.classes if LABEL in manifest.field_list else []
-        further = [one for one in manifest.field_list if one.name not in (IMAGE.name, LABEL.name)]
-        self.fields = with_masks(with_formats(further, formats, shown), masks, shown)
+        fields = [one for one in manifest.field_list if one.name not in (IMAGE.name, LABEL.name)]
+        self.fields = with_masks(with_formats(fields, formats, shown), masks, shown)
         self.packed_order = {"order": manifest.order, "seed": manifest.seed}
         root_of_images = _images_root(self._place, manifest)
         self.root = root_of_images if manifest.groups is None else None
         self.inputs = [self._place if is_url(root) else Path(self._place)]
-        self.about: dict[str, Any] = {"kind": "fastdata", "root": shown, "of": manifest.source}
+        self.origin: dict[str, Any] = {"kind": "fastdata", "root": shown, "of": manifest.source}
         if "exif_transpose" in manifest.source:
-            self.about["exif_transpose"] = manifest.source["exif_transpose"]
+            self.origin["exif_transpose"] = manifest.source["exif_transpose"]
 
     def shards(self) -> Sequence[Listable]:
         """Return shards of the index's rows; one for a URL, whose index is fetched once."""
@@ -77,9 +76,8 @@ class PackedDataset(ImageSource):
 def _images_root(place: str, manifest: Manifest) -> str | None:
     if manifest.root is None:
         return None
-    if is_url(place):
-        return images_url(place, manifest.root)
-    return str((Path(place) / manifest.root).resolve())
+    root = images_url(place, manifest.root)
+    return root if is_url(root) else str(Path(root).resolve())
 
 
 class PackedRows(NamedTuple):
@@ -92,37 +90,35 @@ class PackedRows(NamedTuple):
 
     def records(self) -> Iterator[Record]:
         """Yield the records of its rows."""
-        blobs: Any
-        if is_url(self.place):
-            blobs = RemoteSource(self.place, None, self.options)
-        else:
-            blobs = PackedSource(Path(self.place))
+        blobs = open_packed(self.place, self.options)
         where = self._finder(blobs.manifest)
         rows = blobs.index.rows(self.start, self.stop, seek_points=False)
         labels = range(len(blobs.manifest.classes))
         if LABEL not in blobs.manifest.field_list:
             labels = range(1 << 31)
-        for (number, row), further in zip(
-            enumerate(rows, self.start), self._further(blobs), strict=True
+        for (number, row), fields in zip(
+            enumerate(rows, self.start), self._fields_of(blobs), strict=True
         ):
             values = []
-            for name, value in further.items():
+            for name, value in fields.items():
                 if isinstance(value, Row):
-                    place = where(blobs.file(value, number), value)
-                    value = Record(f"{row.key}\0{name}", 0, **place) if value.channels else None
+                    blobs.file(value, number)
+                    own = f"{row.key}\0{name}"
+                    value = Record(own, 0, **where(value)) if value.channels else None
                 values.append(value)
+            blobs.file(row, number)  # raises if the index is damaged
             yield Record(
                 row.key,
                 row.label,
-                **where(blobs.file(row, number), row),  # raises if the index is damaged
+                **where(row),
                 pixels=(row.height, row.width) if row.encoding == "raw" else None,
                 problem=None if row.label in labels else "its label is no class's",
                 orientation=row.orientation,
                 fields=tuple(values),
             )
 
-    def _further(self, source: PackedSource) -> Iterator[dict[str, Any]]:
-        """Yield the further fields of each row: values, and index rows of blobs."""
+    def _fields_of(self, source: IndexedSource) -> Iterator[dict[str, Any]]:
+        """Yield the other fields of each row: values, and index rows of blobs."""
         for first in range(self.start, self.stop, ROWS_PER_BATCH):
             stop = min(first + ROWS_PER_BATCH, self.stop)
             columns: dict[str, list[Any]] = {}
@@ -136,17 +132,13 @@ class PackedRows(NamedTuple):
             for at in range(stop - first):
                 yield {name: column[at] for name, column in columns.items()}
 
-    def _finder(self, manifest: Manifest) -> Callable[[Path, Row], dict[str, Any]]:
+    def _finder(self, manifest: Manifest) -> Callable[[Row], dict[str, Any]]:
         """Return a function that says where a blob lies, as attributes of its record."""
         root, states = _images_root(self.place, manifest), dict[str, int]()
 
-        def where(file: Path, row: Row) -> dict[str, Any]:
-            path = str(file)
-            if is_url(self.place):
-                name = manifest.files[row.file].name if row.path is None else row.path
-                path = join_url(root or self.place, name)
-            elif row.path is not None and root is not None:
-                path = os.path.join(root, row.path)
+        def where(row: Row) -> dict[str, Any]:
+            name = manifest.files[row.file].name if row.path is None else row.path
+            path = join_url(root or self.place, name)
             place: dict[str, Any] = {"length": row.length, "crc32c": row.crc32c}
             if manifest.groups is None:
                 # The checksum detects changes, so no modification time is needed.

@@ -59,6 +59,7 @@ from fastdata.errors import (
 from fastdata.executors import Executor, InProcess
 from fastdata.remote.urls import is_url
 from fastdata.storage import formats
+from fastdata.storage.cache import require_room
 from fastdata.storage.files import (
     PARTIAL_SUFFIX,
     no_space,
@@ -286,6 +287,9 @@ class _Packing:
         total, to_pack = listing.totals.size, sum(unit.size for unit in todo)
         images_to_pack = sum(unit.stop - unit.start for unit in todo)
         self._remove_all_but(done)
+        # Files that are uploaded do not stay.
+        if todo and self.job.root is None and self.uploading is None and self.outputs.is_exact:
+            require_room(self.out, sum(unit.stored for unit in todo), _SPACE_HINT)
         self.progress.start(len(listing), total, len(listing) - images_to_pack, total - to_pack)
         if len(todo) < 2 and not on_ray:
             executor = InProcess()  # a process would start while this one waits for it
@@ -345,7 +349,7 @@ class _Packing:
     def _check_plan(self) -> Path:
         """Write the plan; raise UsageError if an interrupted run has begun another one."""
         path = self.job.work / "plan.json"
-        plan = json.dumps(self._plan | {"source": dict(self.source.about)}, sort_keys=True)
+        plan = json.dumps(self._plan | {"source": dict(self.source.origin)}, sort_keys=True)
         # With a manifest, packing is finished; a kill only prevented the removal of parts.
         finished = has_manifest(self.out)
         begun = not finished and any(self.job.work.glob("*.part"))
@@ -445,7 +449,7 @@ class _Packing:
         self._list_bad(bad)
         if (bad and not self.skip_bad) or not samples:
             raise self._bad_samples(bad, samples)
-        origin = {**self.source.about, **self._turned(all_parts), "fingerprint": fingerprint}
+        origin = {**self.source.origin, **self._turned(all_parts), "fingerprint": fingerprint}
         self.progress.finishing("checksum" if self.outputs.kept else "index")
         files = self.outputs.finished(all_parts)
         self.progress.finishing("index")

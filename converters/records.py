@@ -7,10 +7,13 @@ worker reads only the images that it packs, and archives are never unpacked.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from fastdata.decode.pillow import probe
 from fastdata.errors import SampleError, UnreadableError
 from fastdata.storage.arrow import size_of
 from fastdata.storage.descriptors import read_exactly
@@ -20,6 +23,8 @@ from fastdata.storage.source import MOST_BYTES
 
 #: Most classes: the class list is in memory and in the manifest, so a stray label must not size it.
 MOST_CLASSES = 1 << 22
+#: Values to check for images.
+_LOOKED_AT = 8
 
 
 class Record(NamedTuple):
@@ -44,7 +49,7 @@ class Record(NamedTuple):
         crc32c: CRC-32C of the bytes, if the source knows it; other bytes make a bad sample.
         window: Number of the window that a shuffled listing reads together
             (`fastdata.converters.shuffling`); sources leave it out.
-        fields: Values of the source's further fields, in their order; None where there is none. A
+        fields: Values of the source's other fields, in their order; None where there is none. A
             column has one of `fastdata.storage.arrow.python_values`, a blob the record of its
             bytes, whose key is the sample's, a null character, and the field's name.
     """
@@ -67,7 +72,7 @@ class Record(NamedTuple):
 
     @property
     def blobs(self) -> list[Record]:
-        """Records of its further blobs."""
+        """Records of its other blobs."""
         return [value for value in self.fields if isinstance(value, Record)]
 
     @property
@@ -81,7 +86,7 @@ class Tables(NamedTuple):
     """Files whose rows a library decodes, with rows of each row group by file.
 
     ``source`` is the same source, with ``column`` and ``group`` in all records. ``columns`` are
-    those of its images and further blobs.
+    those of its images and other blobs.
     """
 
     source: ImageSource
@@ -109,13 +114,13 @@ class ImageSource:
 
     Attributes:
         classes: Class names; labels are indices into them. Without these, there are no labels.
-        about: Origin of the data, for the manifest; JSON values.
+        origin: Origin of the data, for the manifest; JSON values.
         inputs: Files, folders and URLs that packing reads and must not write to.
         root: Folder or URL with all images as single files, which the container ``folder`` needs;
             None if they are in archives.
         fields: Fields besides image and label.
         archives: The files (`fastdata.remote.files.SourceFile`) that all records, and their
-            further blobs, are extents of; None if any is not.
+            other blobs, are extents of; None if any is not.
         tables: Files whose rows all of these can be, if a library decodes them.
         upright: Whether annotations are for images as EXIF turns them.
         packed_order: The manifest's fields for the order of its samples, if it was packed before.
@@ -125,7 +130,7 @@ class ImageSource:
     """
 
     classes: Sequence[str] = ()
-    about: dict[str, Any]
+    origin: dict[str, Any]
     inputs: Sequence[Path | str] = ()
     root: str | None = None
     fields: Sequence[Field] = ()
@@ -173,3 +178,12 @@ def read_record(record: Record) -> bytes:
         # In an archive, another image may lie there now.
         raise SampleError("has changed since it was listed")
     return data
+
+
+def has_image(values: Iterable[bytes]) -> bool:
+    """Return whether one of the first values is an image file."""
+    for value in islice(values, _LOOKED_AT):
+        with suppress(SampleError):
+            probe(value)
+            return True
+    return False

@@ -40,7 +40,7 @@ _MOST_FOLDERS = 4096
 
 
 class TableColumns(NamedTuple):
-    """Columns of a table, by role; ``blobs`` are paths of further files."""
+    """Columns of a table, by role; ``blobs`` are paths of other files."""
 
     path: str
     label: str | None = None
@@ -94,7 +94,7 @@ class TableImages(ImageSource):
         formats: Mapping[str, str] | None = None,
         fields: Sequence[str] | None = None,
         classes: Sequence[str] | None = None,
-        about: Mapping[str, Any] | None = None,
+        origin: Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         name, beside = "the table" if root is None else redact(os.fspath(root)), None
@@ -123,9 +123,9 @@ class TableImages(ImageSource):
         formatted = with_formats(self._choose_fields(name, fields), formats, name)
         self.fields = with_masks(formatted, masks, name)
         self.classes, self._ranks = self._find_classes(name, classes)
-        self.about = dict(about or {"kind": "table", "root": str(self._tree), "table": name})
+        self.origin = dict(origin or {"kind": "table", "root": str(self._tree), "table": name})
         if self._columns.label is not None:
-            self.about["label"] = self._columns.label
+            self.origin["label"] = self._columns.label
 
     @property
     def columns_taken(self) -> str:

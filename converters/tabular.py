@@ -1,4 +1,4 @@
-"""Sources of rows with columns: images, and perhaps labels, keys and further fields.
+"""Sources of rows with columns: images, and perhaps labels, keys and other fields.
 
 Columns of Parquet and Arrow files (`fastdata.converters.rowfiles`) get their meaning here.
 """
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-from fastdata.converters.records import MOST_CLASSES, ImageSource, Record, Tables
+from fastdata.converters.records import MOST_CLASSES, ImageSource, Record, Tables, has_image
 from fastdata.converters.rowfiles import (
     EXTENTS,
     OUTSIDE,
@@ -26,8 +26,7 @@ from fastdata.converters.rowfiles import (
 )
 from fastdata.converters.rows import column_path
 
-from fastdata.decode.pillow import probe
-from fastdata.errors import SampleError, SourceError, UsageError
+from fastdata.errors import SourceError, UsageError
 from fastdata.once import once
 from fastdata.remote.files import SourceFile
 from fastdata.storage.arrow import stored_type
@@ -45,8 +44,6 @@ _KEYS = ("key", "__key__")
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 #: Whole numbers in folders' names; 007 is text.
 _WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
-#: Values of a column to check for images.
-_LOOKED_AT = 8
 
 
 def is_unnamed(column: str) -> bool:
@@ -66,10 +63,10 @@ def describe_columns(
 
 
 def require_columns(place: object, wanted: Iterable[str], there: Collection[str]) -> None:
-    """Raise UsageError for a further column that is not there."""
+    """Raise UsageError for a missing column."""
     for name in wanted:
         if name not in there:
-            what = f"{place}: has no further column {name} (it has: {', '.join(there) or 'none'})"
+            what = f"{place}: has no other column {name} (it has: {', '.join(there) or 'none'})"
             raise UsageError(what, "Name others with --fields.")
 
 
@@ -138,15 +135,15 @@ class TabularImages(ImageSource):
         self._first = next(filter(_has_rows, self._files), self._files[0])
         with self._first.open() as first:
             self._columns = self._choose(first, image_column, label_column, key_column)
-            further, self._leaves = self._choose_fields(first, fields)
-        self.fields = with_masks(with_formats(further, formats, where), masks, where)
+            chosen, self._leaves = self._choose_fields(first, fields)
+        self.fields = with_masks(with_formats(chosen, formats, where), masks, where)
         self.classes = self._find_classes(others) if self._columns.label else []
         columns = [self._columns.image, self._columns.label, self._columns.key]
-        self.about: dict[str, Any] = {"kind": kind, "root": where, "columns": columns}
+        self.origin: dict[str, Any] = {"kind": kind, "root": where, "columns": columns}
         # The index has the names of the label's classes alone.
         names = {f.name: self._features[f.name] for f in self.fields if f.name in self._features}
-        self.about |= {"names": names} if names else {}
-        self.about |= {"split": split} if split is not None else {}
+        self.origin |= {"names": names} if names else {}
+        self.origin |= {"split": split} if split is not None else {}
 
     @property
     def columns_taken(self) -> str:
@@ -190,11 +187,10 @@ class TabularImages(ImageSource):
 
     @property
     def _blob_leaves(self) -> list[str]:
-        further = zip(self._leaves, self.fields, strict=True)
-        return [self._columns.image, *(leaf for leaf, field in further if field.type is None)]
+        leaves = zip(self._leaves, self.fields, strict=True)
+        return [self._columns.image, *(leaf for leaf, field in leaves if field.type is None)]
 
     def shards(self) -> list[FileListing]:
-        """Return the shards of the listing: the files."""
         classes = tuple(self.classes) if self._columns.named else ()
         shared = self._columns, classes, self.fields, self._leaves
         return [FileListing(file, *shared) for file in self._files]
@@ -250,7 +246,7 @@ class TabularImages(ImageSource):
     def _choose_fields(
         self, file: OpenRows, wanted: Sequence[str] | None
     ) -> tuple[tuple[Field, ...], tuple[str, ...]]:
-        """Return the further fields and their columns; `_left_out` keeps the other columns."""
+        """Return the other fields and their columns; `_left_out` keeps the other columns."""
         path = self._first
         leaves = stored_columns(path, file.schema)
         fields_by_name: dict[str, tuple[Field, str]] = {}
@@ -541,15 +537,4 @@ def _image_column(path: RowsFile, file: OpenRows, names: dict[str, pa.DataType])
 
 
 def _holds_images(file: OpenRows, name: str) -> bool:
-    not_images = 0
-    for value in file.values(name):
-        if value is None:
-            continue
-        try:
-            probe(value)
-            return True
-        except SampleError:
-            not_images += 1
-            if not_images == _LOOKED_AT:
-                break
-    return False
+    return has_image(value for value in file.values(name) if value is not None)

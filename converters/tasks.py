@@ -135,7 +135,7 @@ def samples(job: PackJob, start: int, stop: int) -> Iterator[NewSample | Bad]:
         for record in group:
             try:
                 image = (*encode(record, job.options.encoding, read), job.options.stride)
-                judged.append([image, *_further(job, record, read, image[1])])
+                judged.append([image, *_blobs_of(job, record, read, image[1])])
             except SampleError as error:
                 judged.append(error)
         good = [blobs for blobs in judged if not isinstance(blobs, SampleError)]
@@ -151,8 +151,8 @@ def samples(job: PackJob, start: int, stop: int) -> Iterator[NewSample | Bad]:
         report(len(group), sum(record.size for record in group))
 
 
-def _further(job: PackJob, record: Record, read: Read, image: ImageInfo) -> Iterator[_Blob]:
-    """Read a record's further blobs; ``image`` are the properties of its image."""
+def _blobs_of(job: PackJob, record: Record, read: Read, image: ImageInfo) -> Iterator[_Blob]:
+    """Read a record's other blobs; ``image`` are the properties of its image."""
     size = image.width, image.height
     for described, value in zip(job.fields, record.fields, strict=True):
         if not isinstance(value, Record):
@@ -197,10 +197,11 @@ def _sample(
     (image, info, _), table = next(rest)
     for value in record.fields:
         if isinstance(value, Record):
-            (blob, about, _), points = next(rest)
+            (blob, info_of_blob, _), points = next(rest)
             # The sample's key is in the first index.
             own = value._replace(key="")
-            value = None if about is _MISSING else (_row(job, own, blob, about, points), blob)
+            row = _row(job, own, blob, info_of_blob, points)
+            value = None if info_of_blob is _MISSING else (row, blob)
         fields.append(value)
     row = _row(job, record, image, info, table)
     return NewSample(row, image, tuple(fields), _is_turned(job, record, info))
@@ -304,7 +305,7 @@ def _row(job: PackJob, record: Record, blob: bytes, info: ImageInfo, table: byte
 
 
 def reader(records: Sequence[Record], storage_options: Mapping[str, Any]) -> Read:
-    """Return a function that reads these records and their further blobs.
+    """Return a function that reads these records and their other blobs.
 
     Those behind URLs are fetched now, concurrently.
     """

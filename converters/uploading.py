@@ -115,7 +115,7 @@ class Uploading:
         return None
 
     def arrived(self, files: Iterable[FileEntry]) -> set[str]:
-        """Return the names of the given files that have arrived, in this run or an earlier one."""
+        """Return the names of those files that have arrived, in this run or an earlier one."""
         files = list(files)
         with ThreadPoolExecutor(_ASKING) as pool:
             arrived = pool.map(self._has_arrived, files)

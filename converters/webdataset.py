@@ -121,17 +121,17 @@ class WebDataset(ImageSource):
             # Unnamed: it vanishes with this object, or with the process.
             self._kept = tempfile.TemporaryFile(prefix="fastdata-")  # noqa: SIM115
             weakref.finalize(self, self._kept.close)
-        self.classes, found = self._walk()
-        names = sorted(found) if fields is None else list(fields)
+        self.classes, types = self._walk()
+        names = sorted(types) if fields is None else list(fields)
         for name in names:
-            if name not in found:
+            if name not in types:
                 raise UsageError(
                     f"{where}: no sample has a member .{name}",
-                    f"Samples have {', '.join(sorted(found)) or 'none beside image and label'}.",
+                    f"Samples have {', '.join(sorted(types)) or 'none beside image and label'}.",
                 )
-        fields_found = with_formats([field_of(n, found[n]) for n in names], formats, where)
-        self.fields = with_masks(fields_found, masks, where)
-        self.about = {"kind": "webdataset", "root": where}
+        formatted = with_formats([field_of(n, types[n]) for n in names], formats, where)
+        self.fields = with_masks(formatted, masks, where)
+        self.origin = {"kind": "webdataset", "root": where}
         if image is not None:
             self.hint = "Name another member with --image-column."
         if not shard_keys:
@@ -141,13 +141,12 @@ class WebDataset(ImageSource):
             )
 
     def shards(self) -> Sequence[Listable]:
-        """Return the shards of the listing: the tar files."""
         opened = partial(self._listing, fields=self.fields, lone=self._lone)
         shards = [opened(file) for file in self.archives]
         return shards if self._kept is None else [_Walked(shards, self._kept)]
 
     def _walk(self) -> tuple[list[str], dict[str, set[pa.DataType | None]]]:
-        """Return the class names and the extensions of further members, with types of arrays."""
+        """Return the class names and the extensions of other members, with types of arrays."""
         names: dict[int | None, str | None] = {}
         types: dict[str, set[pa.DataType | None]] = {}
         unlabelled: tuple[SourceFile, str, Mapping[str, Member]] | None = None
@@ -451,7 +450,6 @@ class _Walked:
         return _Walked, (self._shards, None)
 
     def records(self) -> Iterator[Record]:
-        """Yield their samples in order."""
         if self._kept is None:
             for shard in self._shards:
                 yield from shard.records()

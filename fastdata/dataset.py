@@ -128,7 +128,7 @@ class ImageDataset(DatasetContents, NativeSamples):
     Attributes:
         path: The folder, or the URL without credentials.
         classes: Class names; a label, or each of an image's ``labels``, is a place among them.
-        further_transforms: Transforms of further fields of images, by field.
+        field_transforms: Transforms of other fields of images, by field.
         folder: The dataset of torchvision's, if it is one.
         hub: The ``datasets.Dataset``, if it is one.
         cache: The cache, as a `fastdata.Cache`; None if none was given.
@@ -158,9 +158,9 @@ class ImageDataset(DatasetContents, NativeSamples):
         storage_options: Mapping[str, Any] | None = None,
         remote: RemoteOptions | None = None,
     ) -> None:
-        further = dict(transform) if isinstance(transform, Mapping) else {"image": transform}
-        transform = further.pop("image", None)
-        named: dict[str, Any] = {f"transform[{name!r}]": one for name, one in further.items()}
+        by_field = dict(transform) if isinstance(transform, Mapping) else {"image": transform}
+        transform = by_field.pop("image", None)
+        named: dict[str, Any] = {f"transform[{name!r}]": one for name, one in by_field.items()}
         named |= {"transform": transform, "transforms": transforms}
         require_callable({**named, "target_transform": target_transform})
         if exif_transpose not in (None, True, False):
@@ -197,7 +197,7 @@ class ImageDataset(DatasetContents, NativeSamples):
         self.path: Path | str = self._place.path
         self.transform = transform
         self.target_transform, self.transforms = target_transform, transforms
-        self.further_transforms = further
+        self.field_transforms = by_field
         self._given_fields, self._formats = fields, formats
         self.limits = limits or Limits()
         hub = self.opened_table if self.hub is not None else None
@@ -304,7 +304,7 @@ class ImageDataset(DatasetContents, NativeSamples):
             self.path,
             self._source.fields,
             self._given_fields,
-            self.further_transforms,
+            self.field_transforms,
             joint=self.transforms is not None,
             labels=self.target_transform is not None,
         )
@@ -322,7 +322,7 @@ class ImageDataset(DatasetContents, NativeSamples):
         return self._place.open()
 
     def _check_style(self) -> None:
-        transforms = (self.transform, self.transforms, *self.further_transforms.values())
+        transforms = (self.transform, self.transforms, *self.field_transforms.values())
         ours = next(filter(None, map(first_of_ours, transforms)), None)
         require_style(self.style, ours, self.folder)
 
@@ -450,7 +450,7 @@ class ImageDataset(DatasetContents, NativeSamples):
             return value.data
         style = AS_STORED if kind == "mask" else self.style
         image = decode_row(FieldSource(self._source, name), row, self.limits, style)
-        transform = self.further_transforms.get(name)
+        transform = self.field_transforms.get(name)
         return image if transform is None else transform(image)
 
     def described(self) -> Readable | Unreadable:
@@ -472,8 +472,8 @@ class ImageDataset(DatasetContents, NativeSamples):
             what = f"{type(folder).__name__} of {human_count(len(files), 'file')}"
         joint = self.transforms is not None
         images = images_among(self._source.fields, joint)
-        further = {
-            name: self.further_transforms.get(name)
+        by_field = {
+            name: self.field_transforms.get(name)
             for name in self.fields
             if name != "image" and name in images
         }
@@ -486,8 +486,8 @@ class ImageDataset(DatasetContents, NativeSamples):
             joint=joint,
             recipe=self._compiled(),
             files=files,
-            further={name: compile_recipe(one) for name, one in further.items()},
-            without_transform=[name for name, one in further.items() if one is None],
+            field_recipes={name: compile_recipe(one) for name, one in by_field.items()},
+            without_transform=[name for name, one in by_field.items() if one is None],
             keys=self.fields if self.named else (),
         )
 

@@ -233,8 +233,10 @@ class Processes(Executor):
                     break
         except (EOFError, ConnectionError):
             process = getattr(self._here, "process", None)
-            if process is not None and _ended_by_an_error(process):
-                raise _unguarded() from None
+            if process is not None:
+                process.join(_TO_END)
+                if process.exitcode == 1:  # by an exception of its own, not a task's
+                    raise _unguarded() from None
             raise DataError(
                 "a worker process died (killed, or out of memory)",
                 "Run the same command again: it resumes. Fewer --workers need less memory.",
@@ -259,12 +261,6 @@ class Processes(Executor):
             self._workers.append((process, ours))
         theirs.close()
         return process, ours
-
-
-def _ended_by_an_error(process: SpawnProcess) -> bool:
-    """Return whether a worker ended by an exception: tasks' own do not end it."""
-    process.join(_TO_END)
-    return process.exitcode == 1
 
 
 def _unguarded() -> UsageError:

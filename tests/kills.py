@@ -157,7 +157,8 @@ class Convert(Operation):
             for name, digest in self.result().items()
             if not name.startswith(".") and not name.endswith(PARTIAL_SUFFIX)
         }
-        assert final.items() <= self.site.expected[self.kind].items()
+        others = final.items() - self.site.expected[self.kind].items()
+        assert not others, (self.kind, others)
         if (self.state / "out" / "_dataset.json").exists():
             found = ImageDataset(self.state / "out")
             # In an order of its own: shards and Parquet files are shuffled.

@@ -96,7 +96,7 @@ def painted(
     ends = np.cumsum([0, *map(len, images)], dtype=np.int64)
     boxes, no_ends = np.zeros((0, 4), np.float32), np.zeros(len(images) + 1, np.int64)
     targets = _native.Targets(widths, heights, boxes, no_ends, boxes[:, :2], no_ends)
-    targets.after(native_program(()), np.zeros(len(images), np.uint64))
+    targets.move(native_program(()), np.zeros(len(images), np.uint64))
     areas = np.diff(ends) * np.prod(sides, axis=1, dtype=np.int64)
     guard = np.full(areas.sum() + 2, 77, np.uint8)
     job = _native.MaskJob(

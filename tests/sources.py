@@ -83,10 +83,10 @@ class SourceConformance:
         assert found == expected.samples
 
     def test_says_where_it_comes_from(self, sources: list[ImageSource]) -> None:
-        about = sources[0].about
-        assert json.loads(json.dumps(about)) == about
-        assert about["kind"]
-        assert about["root"]
+        origin = sources[0].origin
+        assert json.loads(json.dumps(origin)) == origin
+        assert origin["kind"]
+        assert origin["root"]
 
     def test_packs_to_the_same_bytes_twice(
         self, sources: list[ImageSource], expected: Expected, tmp_path: Path

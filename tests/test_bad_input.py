@@ -287,6 +287,20 @@ def test_a_disk_that_fills_midway_and_then_has_room(
         assert contents(out) == contents(tmp_path / "undisturbed")
 
 
+@pytest.mark.parametrize("container", ["shards", slow("lmdb"), slow("parquet")])
+def test_a_disk_with_too_little_room_is_not_filled(tmp_path: Path, container: str) -> None:
+    tree = make_tree(tmp_path / "tree", [f"a/{number}.jpg" for number in range(40)])
+    needed = sum(path.stat().st_size for path in tree.rglob("*.jpg"))
+    arguments = ["imagefolder", "--root", tree, "--to", container, "--shard-size", 4096]
+    arguments = arguments[: None if container != "lmdb" else -2]
+    with small_disk(tmp_path / "disk", 2 * needed // 3) as resize:
+        out = tmp_path / "disk" / "out"
+        require_said(convert(*arguments, "--out", out), 1, "are needed", "free", "resumes")
+        assert not out.exists()
+        resize(100_000_000)
+        assert convert(*arguments, "--out", out).exit_code == 0
+
+
 def test_a_quota_counts_as_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(122, "Disk quota exceeded")

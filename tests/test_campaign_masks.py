@@ -11,6 +11,7 @@ from mask_calls import KINDS, Oracle, as_png, mask_of, photograph
 from fastdata import _native
 from fastdata import transforms as t
 from fastdata.decode.codecs import Encoded
+from fastdata.loading.fields.draw import SlotDraw
 from fastdata.loading.fields.masks import moved_mask
 from fastdata.transforms.compile import compile_recipe
 from fastdata.transforms.nodes import OnTensors
@@ -104,7 +105,8 @@ def _check(number: int) -> None:
         return
     want = oracle.result()
     encoded = Encoded(as_png(mask), trusted=True, numbers=True)
-    got = moved_mask(encoded.pixels(), found, cut, tuple(moved.sizes[0].tolist()), targets)
+    drawn = SlotDraw((width, height), [found], [cut], targets, moved, moved.sizes)
+    got = moved_mask(encoded, drawn)
     assert got.dtype == want.dtype, (number, kind)
     assert np.array_equal(got, want), (number, kind, steps, program, cut)
 

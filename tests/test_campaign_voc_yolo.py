@@ -164,7 +164,7 @@ def check_voc(
             (one, np.float32([dict(zip(CORNERS, box, strict=True))[c] for c in ORDER]).tolist())
             for one, box in expected.objects
         ]
-        assert [source.about["classes"][n] for n in values["labels"]] == values["names"]
+        assert [source.origin["classes"][n] for n in values["labels"]] == values["names"]
         mask = values.get("segmentation_class")
         masks = [root / f"SegmentationClass/{name}.{suffix}" for suffix in ("png", "tif")]
         assert (mask and mask.path) == next((str(one) for one in masks if one.exists()), None)
@@ -176,7 +176,7 @@ def check_voc(
             boxes = [[float(one["bndbox"][c]) for c in ORDER] for one in objects]
             assert np.float32(boxes).tolist() == values["boxes"]
             seen["torchvision"] += 1
-    return list(source.about["classes"])
+    return list(source.origin["classes"])
 
 
 ORDER = ("xmin", "ymin", "xmax", "ymax")
@@ -301,7 +301,7 @@ def check_yolo(
     lacking = sum(not found for found in there.values())
     said = [str(one.message) for one in caught]
     assert [f"{lacking} of {len(images)} images" in one for one in said] == [True] * bool(lacking)
-    assert source.about["classes"] == names
+    assert source.origin["classes"] == names
     records = {record.path: record for record in source.records()}
     for image, astray in images.items():
         record = records.pop(str(image))

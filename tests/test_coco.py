@@ -493,7 +493,7 @@ def test_layouts_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     require_said(convert("coco", *given, "--fields", "captions", "--out", "captions"), 0)
     assert [name for name, _ in packed_fields(tmp_path / "captions")] == ["image", "captions"]
     require_said(
-        convert("coco", *given, "--fields", "boxes"), 2, "val2017: has no further column boxes"
+        convert("coco", *given, "--fields", "boxes"), 2, "val2017: has no other column boxes"
     )
     require_said(convert("coco", *given, "--split", "x"), 2, "--split x has no effect")
     exported = tmp_path / "exported/valid"

@@ -34,9 +34,8 @@ def cut(steps: Any, boxes: Any, key: Any) -> tuple[Any, Any]:
     offsets = np.array([0, len(boxes)])
     targets = _native.Targets(*sides, boxes, offsets, NO_POINTS, np.zeros(2, np.int64))
     keys = np.array([key], np.uint64)
-    program = native_program((), leading=tuple(steps))
-    cuts = targets.cut(program, keys)
-    return cuts, targets.after(program, keys)[0]
+    cuts, moved, *_ = targets.move(native_program((), leading=tuple(steps)), keys)
+    return cuts, moved
 
 
 def test_a_probability_of_a_crop_is_its_own() -> None:

@@ -94,7 +94,7 @@ def require_same_datasets(
     found = {}
     for layout in LAYOUTS:
         source = ImageNet(layouts[layout], split)
-        assert source.about["layout"] == layout
+        assert source.origin["layout"] == layout
         pack(
             source,
             out / layout,

@@ -220,7 +220,7 @@ def test_names_of_further_classes_are_kept(tmp_path: Path) -> None:
     pq.write_table(table.replace_schema_metadata({"huggingface": about}), tmp_path / "in.parquet")
     source = ParquetImages(tmp_path / "in.parquet")
     assert source.classes == ["cat", "dog"]
-    assert source.about["names"] == {"fine": ["a", "b"], "many": ["cat", "dog"]}
+    assert source.origin["names"] == {"fine": ["a", "b"], "many": ["cat", "dog"]}
 
 
 def test_columns_are_found_by_what_they_hold(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_columns_are_found_by_what_they_hold(tmp_path: Path) -> None:
         "digit": [0, 1, 2],
     }
     path = write(tmp_path / "in.parquet", columns)
-    assert ParquetImages(path).about["columns"] == ["thumb", "digit", None]
+    assert ParquetImages(path).origin["columns"] == ["thumb", "digit", None]
     assert ParquetImages(path, label_column="note").classes == ["x", "y", "z"]
     chosen = ParquetImages(path, key_column="note")
     assert [record.key for record in chosen.records()] == ["x", "y", "z"]

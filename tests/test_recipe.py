@@ -147,4 +147,4 @@ def test_a_recipe_describes_itself() -> None:
     crop = RandomResizedCrop(96, scale=(0.25, 1.0))
     recipe = recipe_of(Compose([crop, RandomHorizontalFlip(), Normalize(MEAN, STD)]))
     words = "RandomResizedCrop((96, 96), scale=(0.25, 1.0)), RandomHorizontalFlip"
-    assert str(recipe) == recipe.describe() == f"{words}, float32 normalised"
+    assert recipe.describe() == f"{words}, float32 normalised"

@@ -12,7 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fastdata.converters import ParquetImages, WebDataset
+from fastdata.converters import PackedDataset, ParquetImages, WebDataset, pack
+from fastdata.converters.indexing import index
 from loader_data import CROPS, SAMPLES, dataset, same, tree
 from sources import require_said, run
 from web_server import WebServer
@@ -96,6 +97,16 @@ def test_tars_behind_a_url_are_read_once_before_packing(tmp_path: Path) -> None:
             assert found == [(caption,)] * 40
         sent = sum(one.sent for one in server.requests)
     assert sent < 1.5 * path.stat().st_size
+
+
+def test_an_index_here_of_files_elsewhere_is_packed(tmp_path: Path) -> None:
+    near = ImageDataset(dataset("shards"))
+    with WebServer(dataset("shards")) as server:
+        urls = "::".join(f"{server.url}/{tar.name}" for tar in sorted(near.location.glob("*.tar")))
+        index(urls, tmp_path / "index", workers=1)
+        source = PackedDataset(tmp_path / "index")
+        pack(source, tmp_path / "packed", container="lmdb", workers=1)
+    assert ImageDataset(tmp_path / "packed").read(range(SAMPLES)) == near.read(range(SAMPLES))
 
 
 def test_the_query_is_in_no_error(tmp_path: Path) -> None:

@@ -54,9 +54,9 @@ _LOOKED_FOR = {
     "albumentations": "guides/replace-dataloader/",
     "huggingface": "guides/hugging-face/",
     "lightly": "loader/",
-    "segmentation": "comparison/",
-    "detection": "comparison/",
-    "captions": "comparison/",
+    "segmentation": "targets/",
+    "detection": "targets/",
+    "captions": "guides/clip/",
 }
 
 

@@ -355,7 +355,7 @@ def test_further_files(root: Path, tmp_path: Path) -> None:
     [
         ({"path": [1, 2]}, {}, "its column path is int64, not paths"),
         ({"path": ["a"], "n": [1]}, {"label": "x"}, "has no column x (it has: path, n)"),
-        ({"path": ["a"], "n": [1]}, {"fields": ["x"]}, "has no further column x (it has: n)"),
+        ({"path": ["a"], "n": [1]}, {"fields": ["x"]}, "has no other column x (it has: n)"),
         ({"path": ["a"], "n": [1]}, {"files": ["n"]}, "its column n is int64, not paths"),
         ({"x": ["a"], "n": [1]}, {}, "no column has a usual name of paths"),
     ],

@@ -310,17 +310,17 @@ def _do_as_drawn(oracle: Oracle, program: Any, key: Any) -> None:
     ends = [np.array([0, len(one)]) for one in (boxes, points)]
     wide, high = (np.array([side], np.int32) for side in oracle.size)
 
-    def cut(steps: Any) -> tuple[Any, Any]:
+    def cut(steps: Any) -> tuple[Any, Any, Any]:
         targets = _native.Targets(wide, high, boxes, ends[0], points, ends[1])
-        return targets.cut(native_program((), leading=steps), key)[0], targets
+        (drawn,), *_, (matrix,) = targets.move(native_program((), leading=steps), key)
+        return drawn, matrix, targets
 
     before = np.eye(3)
     for number, step in enumerate(program.steps, 1):
-        drawn, targets = cut(program.steps[:number])
-        *_, (matrix,) = targets.after(native_program(()), key)
+        drawn, matrix, _ = cut(program.steps[:number])
         oracle.cut(step, matrix @ np.linalg.inv(before), tuple(drawn["canvas"].tolist()))
         before = matrix
-    drawn, targets = cut(program.steps)
+    drawn, _, targets = cut(program.steps)
     calls, *_ = native_program(program.pixels).draw(int(key[0]), *drawn["canvas"].tolist(), targets)
     for name, values in calls:
         oracle.called(name, values)

@@ -132,7 +132,7 @@ def test_splits_have_one_numbering(tmp_path: Path, out: Path) -> None:
     for split, name in (("val", "a"), ("train", "b")):
         (root / f"ImageSets/Main/{split}.txt").write_text(f"{name}\n", "utf-8")
     train, val = (VocImages(root, split) for split in ("train", "val"))
-    assert train.about["classes"] == val.about["classes"] == ["cat", "helmet"]
+    assert train.origin["classes"] == val.origin["classes"] == ["cat", "helmet"]
     assert rows_of(train)["b"]["labels"] == [0] and rows_of(val)["a"]["labels"] == [1]
     # A dataset beside it with another numbering.
     given = ("voc", "--root", root, "--split")
@@ -160,7 +160,7 @@ def test_names_of_other_classes(tmp_path: Path, out: Path) -> None:
     (root / "ImageSets/Main/one.txt").write_text("a\n", "utf-8")
     source = VocImages(root, "one")
     # Classes are those of all images: else labels of two splits would differ.
-    assert source.about["classes"] == ["<b>&", "cat", "zèbre"]
+    assert source.origin["classes"] == ["<b>&", "cat", "zèbre"]
     assert rows_of(source)["a"]["labels"] == [2, 0]
     found = bad_of(VocImages(root, classes=["cat"]))
     assert found == {"a": "Annotations/a.xml: 'zèbre' is not among the classes"}

@@ -97,7 +97,7 @@ def test_keypoints(tmp_path: Path) -> None:
     source = YoloImages(root)
     assert rows_of(source)["images/a"]["keypoints"] == [[0.25, 0.5, 2, 0, 0, 0]]
     assert "it has 8 numbers, not 11" in bad_of(source)["images/b"]
-    assert source.about["kpt_shape"] == [2, 3]
+    assert source.origin["kpt_shape"] == [2, 3]
 
 
 def test_labels_without_an_image(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_missing_descriptions(tmp_path: Path) -> None:
     (root / "two.yaml").touch()
     with pytest.raises(SourceError, match=r"it has one\.yaml, two\.yaml"):
         YoloImages(root)
-    with pytest.raises(UsageError, match="no further column masks"):
+    with pytest.raises(UsageError, match="no other column masks"):
         YoloImages(write_yolo(tmp_path / "yolo"), fields=["masks"])
 
 

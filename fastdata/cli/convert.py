@@ -170,7 +170,7 @@ _allow_empty = click.option("--allow-empty", is_flag=True, help="Accept classes 
     _split(type=click.Choice(imagenet.SPLITS)),
     _allow_empty,
     root="Folder or URL of ImageNet. [default: $IMAGENET_DIR, else ./imagenet]",
-    default=lambda: imagenet.default_root(),
+    default=lambda: Path(os.environ.get("IMAGENET_DIR") or "imagenet"),
 )
 def _imagenet(root: Any, drivers: Any, split: str | None, **options: Any) -> tuple[str, _Sources]:
     """ImageNet (ILSVRC 2012), in any of its layouts.
@@ -376,7 +376,7 @@ _tabular(
         metavar="NAME,NAME",
         default="",
         callback=comma_separated,
-        help="Columns with paths of further files, which are packed as fields.",
+        help="Columns with paths of other files, which are packed as fields.",
     ),
     _classes("the names in the column of labels, sorted"),
     fields_option("Columns"),

@@ -22,12 +22,12 @@ from fastdata.cli.locations import (
     storage_options,
 )
 from fastdata.errors import printable
-from fastdata.remote.opening import RemoteSource
+from fastdata.remote.opening import open_packed
 from fastdata.staging.staged import find_staged
 from fastdata.storage.fields import Field
 from fastdata.storage.files import human_bytes
 from fastdata.storage.manifest import Manifest, PartsError
-from fastdata.storage.packed import IndexedSource, PackedSource
+from fastdata.storage.packed import IndexedSource
 from fastdata.text import aligned, human_count
 
 #: Columns of the index whose values are counted, in the index's order.
@@ -57,10 +57,7 @@ def command(dataset: Path | str, as_json: bool, storage_options: dict[str, Any] 
     name = named(dataset)
     try:
         staged = find_staged(dataset, storage_options)
-        if isinstance(dataset, str):
-            facts = describe(RemoteSource(dataset, None, storage_options), staged)
-        else:
-            facts = describe(PackedSource(dataset), staged)
+        facts = describe(open_packed(dataset, storage_options), staged)
         lines = _lines(facts)
     except PartsError as error:  # an index of parts; their own indices are not read
         manifest = error.manifest

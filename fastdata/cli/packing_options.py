@@ -147,7 +147,7 @@ def comma_separated(_: click.Context, __: click.Parameter, value: str | None) ->
 
 
 def fields_option(what: str) -> Any:
-    """Return the option that names further fields."""
+    """Return the option that names other fields."""
     return click.option(
         "--fields",
         metavar="NAME,NAME",

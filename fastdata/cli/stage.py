@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,10 @@ def command(
     if remove:
         _unstage(dataset, to, as_json)
         return
+    text = "waiting for another process that is staging it"
     with ProgressReport(f"staging {named(dataset)}") as progress:
-        staged = stage(dataset, to, progress=progress.size, waiting=_waiting, **options)
+        options |= {"progress": progress.size, "waiting": partial(say, text, err=True)}
+        staged = stage(dataset, to, **options)
     if as_json:
         print_json(staged._asdict())
         return
@@ -66,10 +69,6 @@ def command(
         say(f"{staged.path}: {human_bytes(staged.copied_bytes)} copied and checked{freed}")
     if to is not None and Path(os.path.realpath(to)) != default_place():
         say(f"open it by this path, or set FASTDATA_STAGE_ROOT={os.path.realpath(to)}")
-
-
-def _waiting() -> None:
-    say("waiting for another process that is staging it", err=True)
 
 
 def _unstage(dataset: Path | str, to: Path | None, as_json: bool) -> None:

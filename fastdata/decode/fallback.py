@@ -56,7 +56,7 @@ class Verdict(NamedTuple):
     offset: int = 0
 
     def step(self, fallback: str = "always", *, redraws: bool = True) -> FallbackStep:
-        """Return what to do about the sample.
+        """Return the next attempt at the sample.
 
         Args:
             fallback: One of `FALLBACKS`.

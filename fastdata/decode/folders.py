@@ -77,15 +77,15 @@ def why_not_pillow(folder: Any) -> tuple[str, str] | None:
     return None
 
 
-def require_style(style: Style, ours: Any, folder: Any) -> None:
+def require_style(style: Style, step: Any, folder: Any) -> None:
     """Check that images can have the style that was asked for.
 
     Raises:
         UsageError: A transform of fastdata would undo it, or the folder's loader knows no style.
     """
-    if style.color != "rgb" and ours is not None:
+    if style.color != "rgb" and step is not None:
         raise UsageError(
-            f"color={style.color!r} and {type(ours).__name__} of fastdata.transforms, "
+            f"color={style.color!r} and {type(step).__name__} of fastdata.transforms, "
             "which makes RGB of all images",
             'Take color="rgb", or torchvision\'s transforms.',
         )

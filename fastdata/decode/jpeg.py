@@ -40,7 +40,7 @@ class DecodeError(SampleError, ValueError):
 
 @dataclass(frozen=True)
 class JpegInfo:
-    """Result of ``jpeg_info``. Sizes are 0 if the given bytes end before them."""
+    """Result of ``jpeg_info``. Sizes are 0 if the bytes end before them."""
 
     encoding: str  # "jpeg", "png", "webp", "gif", "bmp", "unknown"
     width: int

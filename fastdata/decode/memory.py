@@ -255,7 +255,7 @@ def _raw(name: str, array: npt.NDArray[Any]) -> tuple[pa.ChunkedArray, tuple[int
 def _kind(
     name: str, pixels: npt.NDArray[Any] | None, column: pa.ChunkedArray | None, asked: str | None
 ) -> tuple[str, pa.ChunkedArray]:
-    """Return the kind of a further field, and its column."""
+    """Return the kind of another field, and its column."""
     of_images = asked or ("mask" if names_mask(name) else "image")
     if column is None:
         assert pixels is not None

@@ -11,7 +11,7 @@ class DatasetFacts:
     """Facts about a dataset.
 
     Attributes:
-        path: The given folder.
+        path: The folder that the user named.
         location: The folder to read: a staged copy, if there is one.
         container: The container; ``files`` for a tree of images that was never converted.
         root: The folder of a tree's images; None if they are in a container.

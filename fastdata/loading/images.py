@@ -172,8 +172,8 @@ def _with_fields(images: Readable, fields: tuple[str, ...], named: bool) -> Read
             f"such as {SOURCE!r}, give fields= to the loader, and batch_transform= instead of a "
             "collate_fn.",
         )
-    further = {name: recipe for name, recipe in images.further.items() if name in kept}
-    return replace(images, fields=kept, further=further, keys=kept if named else ())
+    recipes = {name: recipe for name, recipe in images.field_recipes.items() if name in kept}
+    return replace(images, fields=kept, field_recipes=recipes, keys=kept if named else ())
 
 
 def _join(
@@ -252,7 +252,7 @@ def _difference(one: Readable, other: Readable) -> str | None:
     common = {field.name for field in shared} | besides
     if outlines_among(shared):
         common.add(MASKS)
-    forms = [(part.fields, part.further, part.keys) for part in (one, other)]
+    forms = [(part.fields, part.field_recipes, part.keys) for part in (one, other)]
     if forms[0] != forms[1]:
         return "fields"
     if other_types := [name for name in one.fields if name not in common]:

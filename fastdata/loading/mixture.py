@@ -262,8 +262,8 @@ def mixtures_in(dataset: Any) -> Iterator[Mixture]:
 def transforms_of(dataset: Any) -> Iterator[Any]:
     """Yield the transforms of the datasets inside a dataset."""
     for one in leaves(dataset):
-        further = getattr(one, "further_transforms", {}).values()
-        yield from (getattr(one, "transform", None), getattr(one, "transforms", None), *further)
+        by_field = getattr(one, "field_transforms", {}).values()
+        yield from (getattr(one, "transform", None), getattr(one, "transforms", None), *by_field)
 
 
 def refuse_paths(dataset: Any, what: str = "dataset") -> None:

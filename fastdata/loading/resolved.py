@@ -194,10 +194,10 @@ def _path(arguments: Arguments, images: Readable | Unreadable, collation: str) -
             "that"
         )
         return slower.workers(why, _hints(recipe.unknown))
-    further = {name: one for name, one in images.further.items() if name in asked}
-    if resolved := slower.for_further(further, known):
+    by_field = {name: one for name, one in images.field_recipes.items() if name in asked}
+    if resolved := slower.for_field_recipes(by_field, known):
         return resolved
-    compiled = [without_fixed_size(one) if own else one for one in further.values()]
+    compiled = [without_fixed_size(one) if own else one for one in by_field.values()]
     recipes = [recipe, *recipe.parts, *(one for one in compiled if isinstance(one, Recipe))]
     outputs = [program.output for one in recipes for program in one.programs]
     if any(output.as_pil for output in outputs) and not fast:
@@ -219,7 +219,7 @@ def _path(arguments: Arguments, images: Readable | Unreadable, collation: str) -
         return slower.workers(why, "Leave it out.")
     if fast:
         recipe = _with_output(recipe, channels_last=True)
-    words = f"{images.what}: {recipe.describe()}" + _further_words(arguments, images)
+    words = f"{images.what}: {recipe.describe()}" + _words_of_fields(arguments, images)
     if own:
         words += "; the collate_fn is called with each batch's samples"
     return Resolved(arguments, "native", words, images=images, recipe=recipe)
@@ -262,14 +262,14 @@ class _Slower:
         why = "there is no transform, and fast_collate takes images of one size"
         return self.torch(why, f"{hint}.")
 
-    def for_further(
-        self, further: Mapping[str, Recipe | Refusal], stacked: bool
+    def for_field_recipes(
+        self, by_field: Mapping[str, Recipe | Refusal], stacked: bool
     ) -> Resolved | None:
-        """Return the path of a dataset that has further images which the core cannot make.
+        """Return the path of a dataset that has other fields of images that the core cannot make.
 
         ``stacked``: a batch has one tensor of all images of a field.
         """
-        for name, compiled in further.items():
+        for name, compiled in by_field.items():
             recipe = compiled if stacked else without_fixed_size(compiled)
             why = f"the core does not do the transform of {name}"
             if isinstance(recipe, Refusal):
@@ -290,11 +290,11 @@ class _Slower:
         return None
 
 
-def _further_words(arguments: Arguments, images: Readable) -> str:
+def _words_of_fields(arguments: Arguments, images: Readable) -> str:
     """Return the fields of a batch beside the first image and the label, in words."""
     words = []
     for name in arguments.fields or images.fields:
-        recipe = images.further.get(name)
+        recipe = images.field_recipes.get(name)
         if isinstance(recipe, Recipe):
             words.append(f"{name} ({recipe.describe()})")
         elif name not in ("image", "label", SOURCE, *BESIDES):
@@ -303,7 +303,7 @@ def _further_words(arguments: Arguments, images: Readable) -> str:
 
 
 def _hints(unknown: Sequence[Unknown]) -> str:
-    """Return the remedy of the first step, and the lines for further classes."""
+    """Return the remedy of the first step, and the lines for other classes."""
     lines = (one.hint for one in unknown[1:] if one.hint.startswith("Add this method"))
     return "\n".join(dict.fromkeys((unknown[0].hint, *lines)))
 
@@ -311,7 +311,7 @@ def _hints(unknown: Sequence[Unknown]) -> str:
 def _on_device(resolved: Resolved, device: str | torch.device) -> Resolved:
     """Return the same with batches on a device, which normalises images there.
 
-    A batch of bytes crosses the bus in a quarter of a float32 batch's time. With further images,
+    A batch of bytes crosses the bus in a quarter of a float32 batch's time. With several fields,
     which may be bytes, the host normalises.
     """
     recipe, images = resolved.recipe, resolved.images
@@ -321,7 +321,7 @@ def _on_device(resolved: Resolved, device: str | torch.device) -> Resolved:
     formats = {program.output[:3] for program in programs}
     recipe, where = _with_output(recipe, channels_last=True), destination(device)
     fields = resolved.arguments.fields or images.fields
-    alone = "image" in fields and not any(name in fields for name in images.further)
+    alone = "image" in fields and not any(name in fields for name in images.field_recipes)
     if len(formats) == 1 and alone:
         dtype, mean, std = formats.pop()
         # What is erased has values in the output's units, after it was normalised.

@@ -18,13 +18,12 @@ from fastdata.decode.pillow import ImageInfo
 from fastdata.errors import BusyError, SampleError, UsageError
 from fastdata.executors import local_executor, report
 from fastdata.machine import usable_cpus
-from fastdata.remote.opening import RemoteSource
-from fastdata.remote.urls import is_url
+from fastdata.remote.opening import open_packed
 from fastdata.storage.arrow import array
 from fastdata.storage.encodings import DEFAULT_STRIDE
 from fastdata.storage.files import crc32c_file, file_lock, whole_file, write_whole
-from fastdata.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
-from fastdata.storage.packed import IndexedSource, PackedSource
+from fastdata.storage.manifest import MANIFEST_NAME, FileEntry
+from fastdata.storage.packed import IndexedSource
 from fastdata.storage.records import SCHEMA, write_index
 
 _LOCK_NAME = "_index.lock"
@@ -89,13 +88,9 @@ def add_seek_points(
     if stride is not None and not 1 <= stride <= _WIDEST:
         raise UsageError(f"--stride {stride} is not a distance", f"Use 1 to {_WIDEST:,} pixels.")
     folder = Path(path)
-    root = Manifest.load(folder).root  # raises if the dataset is not finished
     busy = BusyError(f"{folder}: another process is indexing it", "Run this again when it is done.")
     with file_lock(folder / _LOCK_NAME, busy):
-        source: IndexedSource = PackedSource(folder)
-        if is_url(root or "") or source.manifest.groups is not None:
-            source = RemoteSource(str(folder), storage_options=storage_options)
-        return _add(folder, source, stride, workers, progress)
+        return _add(folder, open_packed(folder, storage_options), stride, workers, progress)
 
 
 def _add(
@@ -108,7 +103,8 @@ def _add(
     old = source.manifest
     total = old.samples
     tables: list[int] = []
-    name = _free_name(folder)
+    names = (f"_index-{number}.rows" for number in count(1))
+    name = next(name for name in names if not (folder / name).exists())
     runs = [range(at, min(at + _ROWS, total)) for at in range(0, total, _ROWS)]
     build = partial(_build, source, stride)
     with local_executor(workers) as executor:
@@ -138,11 +134,6 @@ def _add(
         if path.name != name and _OURS.fullmatch(path.name):
             path.unlink()
     return Seeking(total, len(tables), sum(tables), old.blob_bytes)
-
-
-def _free_name(folder: Path) -> str:
-    names = (f"_index-{number}.rows" for number in count(1))
-    return next(name for name in names if not (folder / name).exists())
 
 
 def _build(source: IndexedSource, stride: int | None, run: range) -> list[bytes | None]:

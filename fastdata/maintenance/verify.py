@@ -31,8 +31,8 @@ from fastdata.maintenance.checks import (
     file_problem,
     reason,
 )
-from fastdata.remote.opening import RemoteSource
-from fastdata.remote.urls import is_url, join_url, redact
+from fastdata.remote.opening import RemoteSource, open_packed
+from fastdata.remote.urls import join_url, redact
 from fastdata.staging.copying import Place
 from fastdata.storage import formats
 from fastdata.storage.arrow import as_numpy
@@ -141,7 +141,7 @@ def _verify_parts(
             progress(before + done, parts.samples)
 
     for part in parts.parts:
-        where = join_url(place, part.name) if is_url(place) else f"{place.rstrip('/')}/{part.name}"
+        where = join_url(place, part.name)
         try:
             source = _opened(where, storage_options)
             if difference := parts.problem_of(part, source.manifest):
@@ -181,15 +181,12 @@ def _verify_one(
 def _opened(
     path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
 ) -> PackedSource | RemoteSource:
-    if not is_url(path):
-        source = PackedSource(Path(path))
-        if source.manifest.groups is None and not is_url(source.manifest.root or ""):
-            if storage_options:
-                raise UsageError(
-                    "--storage-option has no effect without a URL", "Leave it out, or give a URL."
-                )
-            return source
-    return RemoteSource(os.fspath(path).rstrip("/"), None, storage_options)
+    source = open_packed(path, storage_options)
+    if isinstance(source, PackedSource) and storage_options:
+        raise UsageError(
+            "--storage-option has no effect without a URL", "Leave it out, or give a URL."
+        )
+    return source
 
 
 class _Findings:
@@ -277,7 +274,7 @@ def _check_first_blobs(
 
 
 def _check_indexes(source: IndexedSource, findings: _Findings) -> list[StoredField]:
-    """Check all indexes; return the fields to check further, none without sound images."""
+    """Check all indexes; return the fields whose blobs to check, none without sound images."""
     usable: list[StoredField] = []
     for stored in source.manifest.fields:
         names = [name for name in (stored.index, stored.file) if name is not None]

@@ -52,7 +52,7 @@ Status ProbeTask::work(size_t i) {
   if (!info.native.ok()) return info.native;
   int8_t& orientation = extents_.extents[i].orientation;
   if (orientation != 0 && info.orientation == 0)
-    return {Code::unsupported, "unusual EXIF data may turn it"};
+    return {Code::unsupported, "unusual EXIF or XMP data may turn it"};
   if (orientation != 0) orientation = static_cast<int8_t>(info.orientation);
   extents_.heights[i] = info.height;
   extents_.encodings[i] = encoding_code(info.encoding);

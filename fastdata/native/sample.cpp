@@ -124,7 +124,7 @@ Status SampleDecoder::find_turn(const SampleImage& image) {
   const bool known = image.expected_width > 0;
   if (image.orientation == kOrientationOfHeader || (known && image.orientation > 0)) {
     const int found = exif_orientation(header);
-    if (found == 0) return {Code::unsupported, "unusual EXIF data may turn it"};
+    if (found == 0) return {Code::unsupported, "unusual EXIF or XMP data may turn it"};
     if (image.orientation > 0 && found != image.orientation)
       return {Code::other_size, "the image is turned otherwise than it is known to be"};
     turn_ = Turn(found);

@@ -105,13 +105,6 @@ def too_long(url: str, most: int) -> RemoteError:
     )
 
 
-def _encoded(url: str, encoding: str) -> RemoteError:
-    return RemoteError(
-        f"{redact(url)}: the server sends it encoded ({encoding[:80]}) despite the request",
-        "Configure the server to send these files unchanged: no compression, no Content-Encoding.",
-    )
-
-
 def bounded_options(
     driver: type[fsspec.AbstractFileSystem],
     configured: Mapping[str, Any],
@@ -257,7 +250,12 @@ class _Body:
         response, asked = self._response, self._asked
         encoding = response.headers.get("Content-Encoding", "")
         if encoding.lower() not in _PLAIN:
-            raise _encoded(self._url, encoding)
+            raise RemoteError(
+                f"{redact(self._url)}: the server sends it encoded ({encoding[:80]}) despite the "
+                "request",
+                "Configure the server to send these files unchanged: no compression, no "
+                "Content-Encoding.",
+            )
         if asked is not None:
             self._check_state(asked)
         length = response.content_length

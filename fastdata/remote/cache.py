@@ -126,7 +126,6 @@ class PieceCache(RangeCache):
             yield piece, max(start, begin) - begin, min(stop, begin + self._piece) - begin
 
     async def read(self, file: FileRef, start: int, stop: int) -> bytes:
-        """See `RangeCache.read`."""
         parts = [await self._read_part(*part) for part in self._parts(file, start, stop)]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -145,7 +144,6 @@ class PieceCache(RangeCache):
         return await self._reader.read(piece[0].url, begin + start, begin + stop)
 
     async def ensure(self, piece: Piece) -> None:
-        """See `RangeCache.ensure`."""
         if not self._full and await asyncio.to_thread(self._bytes_of, piece) is None:
             await self._once(piece, self._fill)
 

@@ -9,6 +9,7 @@ from typing import Any
 from fastdata.errors import FastdataError
 from fastdata.remote.ranges import RangeCache, RangeRequest
 from fastdata.remote.reader import RangeReader
+from fastdata.remote.requests import all_of
 from fastdata.remote.retries import wait_before
 
 
@@ -67,8 +68,5 @@ def read_all(
 
     take = outcomes.__setitem__
 
-    async def read_each() -> None:
-        await asyncio.gather(*map(read, requests))
-
-    reader.run(read_each())
+    reader.run(all_of(map(read, requests)))
     return outcomes

@@ -8,7 +8,8 @@ import logging
 import os
 import socket
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -65,45 +66,38 @@ def open_filesystem(
     if odd := [name for name in options if ":" in name]:
         raise UsageError(f"the storage option {odd[0]!r} has a colon", "Name the driver's option.")
     driver = _driver(url)
-    try:
+    with _opening(url):
         path = str(driver._strip_protocol(url)).rstrip("/") or "/"
         options = {**driver._get_kwargs_from_urls(url), **options}
         remember_secrets(options)
         key = os.getpid(), scheme, json.dumps(options, sort_keys=True, default=repr)
-        opened = _opened.get(key)
-        if opened is None:
-            made = run_on(loop_of(None), _made(url, driver, options))
-            opened = _opened.setdefault(key, made)  # another thread may have been faster
-    except FastdataError:
-        raise
-    except Exception as error:
-        raise _cannot_open(url, error) from None
     if scheme in BUCKETS and "//" in path:
         raise empty_part(url)
-    return opened, path
+    if key in _opened:
+        return _opened[key], path
+
+    def connect() -> fsspec.AbstractFileSystem:
+        with _opening(url):
+            return _make(url, driver, options)
+
+    # Some drivers connect at once, so this may fail as any request.
+    retries = Retries(f"{redact(url)}: connecting")
+    made = run_on(loop_of(None), retries.run(lambda: in_thread(connect)))
+    return _opened.setdefault(key, made), path  # another thread may have been faster
 
 
-async def _made(
-    url: str, driver: type[fsspec.AbstractFileSystem], options: dict[str, Any]
-) -> fsspec.AbstractFileSystem:
-    """Make a filesystem; retry, because some drivers connect at once."""
-
-    async def attempt() -> fsspec.AbstractFileSystem:
-        try:
-            return await in_thread(partial(_make, url, driver, options))
-        except Exception as error:
-            if isinstance(error, FastdataError) or may_pass(error):
-                raise
-            raise _cannot_open(url, error) from None
-
-    return await Retries(f"{redact(url)}: connecting").run(attempt)
-
-
-def _cannot_open(url: str, error: Exception) -> UsageError:
-    return UsageError(
-        f"{redact(url)}: cannot open it: {describe_error(error)}",
-        "Check the URL and --storage-option.",
-    )
+@contextmanager
+def _opening(url: str) -> Iterator[None]:
+    """Name the URL in errors of its driver, except temporary ones."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, FastdataError) or may_pass(error):
+            raise
+        raise UsageError(
+            f"{redact(url)}: cannot open it: {describe_error(error)}",
+            "Check the URL and --storage-option.",
+        ) from None
 
 
 def empty_part(url: str) -> UsageError:
@@ -183,7 +177,7 @@ def _make(
 def parse_storage_options(texts: tuple[str, ...] | list[str]) -> dict[str, Any]:
     """Parse ``key=value`` options; values are JSON, else text.
 
-    Raise UsageError for one without ``=``, or a key that is given twice.
+    Raise UsageError for one without ``=``, or a repeated key.
     """
     options: dict[str, Any] = {}
     for text in texts:

@@ -27,7 +27,6 @@ _GROWTH = 4  # factor of the read-ahead at each sequential request
 #: Most bytes between two sequential requests: fetching them is faster than another round trip.
 _NEAR = 1 << 20
 _KEPT = 3  # requests: walking an archive also looks back a little
-_THREADS = 8
 #: Requests for the sizes of a pattern's files at a time.
 _OPENING = 16
 
@@ -87,25 +86,15 @@ class RemotePath:
         for start, data in self._kept:
             if start <= offset < start + len(data):
                 return start, data
-        goes_on = 0 <= offset - self._next <= _NEAR
-        self._ahead = min(self._ahead * _GROWTH, _MOST) if goes_on else _LEAST
+        is_sequential = 0 <= offset - self._next <= _NEAR
+        self._ahead = min(self._ahead * _GROWTH, _MOST) if is_sequential else _LEAST
         self._next = min(max(end, offset + self._ahead), self.size)
-        data = self._fetch(offset, self._next)
+        place: Any = self.location, self._options, offset, self._next
+        how: Any = {"patience": self._patience, "state": self.mtime_ns, "block": _MOST}
+        data = read_bytes(*place, **how)
         if len(data) <= _MOST:
             self._kept.append((offset, data))
         return offset, data
-
-    def _fetch(self, start: int, stop: int) -> bytes:
-        def one(at: int) -> bytes:
-            end = min(at + _MOST, stop)
-            return read_bytes(
-                self.location, self._options, at, end, patience=self._patience, state=self.mtime_ns
-            )
-
-        if stop - start <= _MOST:
-            return one(start)
-        with ThreadPoolExecutor(_THREADS, "fastdata-read") as pool:
-            return b"".join(pool.map(one, range(start, stop, _MOST)))
 
 
 class _RemoteStream(io.RawIOBase):

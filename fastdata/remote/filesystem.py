@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from fastdata.errors import CorruptionError, RemoteError, SpaceError, UsageError
+from fastdata.errors import CorruptionError, RemoteError, UsageError
 from fastdata.remote.answers import SLOWEST, asking, state_number, too_long
 from fastdata.remote.drivers import (
     BUCKETS,
@@ -29,19 +29,19 @@ from fastdata.remote.drivers import (
 from fastdata.remote.failures import TruncatedError
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.reader import RangeReader
-from fastdata.remote.requests import Run, call_driver, loop_of, run_on
+from fastdata.remote.requests import Run, all_of, call_driver, loop_of, run_on
 from fastdata.remote.retries import TRIES, Patience, Retries
 from fastdata.remote.urls import join_url, redact, split_query
+from fastdata.storage.cache import require_room
 from fastdata.storage.descriptors import write_exactly
-from fastdata.storage.files import crc32c_file, free_space, human_bytes, whole_file
+from fastdata.storage.files import crc32c_file, whole_file
 
 if TYPE_CHECKING:
     import fsspec
 
 _ASKING = 16  # requests for metadata at once
 _BLOCK = 8 << 20  # bytes that one request downloads
-_WINDOW = 128 * _BLOCK  # bytes whose requests are queued at once
-_STREAMS = 8  # requests of one download at once
+_STREAMS = 8  # requests for one file at once
 #: Most bytes of a file that is read whole, by default.
 _WHOLE = 256 << 20
 
@@ -219,16 +219,22 @@ def read_bytes(
     most: int = _WHOLE,
     patience: Patience | None = None,
     state: int = 0,
+    block: int = 0,
 ) -> bytes:
     """Read a small file, or the bytes from ``start`` to before ``end``.
 
-    An empty range sends no request. ``most`` is for a whole file; ``patience`` and ``state``, which
-    is `RemoteFile.state`, are for a range. Raise RemoteError, or as `RangeReader.fetch`.
+    An empty range sends no request, one beyond ``block`` several at once; 0 is for one alone.
+    ``most`` is for a whole file; ``patience`` and ``state``, which is `RemoteFile.state`, are for a
+    range. Raise RemoteError, or as `RangeReader.fetch`.
     """
     fs, path = open_filesystem(url, storage_options)
     if start is not None and end is not None:
-        reader = RangeReader(fs, RemoteOptions(timeout=STALLED), patience)
-        return reader.run(reader.fetch(url, start, end, state))
+        reader = RangeReader(fs, RemoteOptions(timeout=STALLED, concurrency=_STREAMS), patience)
+        step = block or max(end - start, 1)
+        blocks = (
+            reader.fetch(url, at, min(at + step, end), state) for at in range(start, end, step)
+        )
+        return b"".join(reader.run(all_of(blocks)))
     # Nothing limits a driver that is not asynchronous, so request no more than ``most``.
     options: dict[str, Any] = {"start": 0, "end": most + 1}
     if getattr(fs, "async_impl", False):
@@ -259,13 +265,7 @@ def download(
     Raise CorruptionError if the checksum (8 hexadecimal digits) is wrong also after a second
     download, SpaceError if the disk has too little room.
     """
-    free = free_space(local.parent)
-    if size > free:
-        raise SpaceError(
-            f"{local}: downloading {redact(url)} needs {human_bytes(size)}, "
-            f"{human_bytes(free)} are free",
-            "Make room, or give another folder.",
-        )
+    require_room(local.parent, size, "Make room, or give another folder.")
     fs, _ = open_filesystem(url, storage_options)
     reader = RangeReader(fs, RemoteOptions(timeout=STALLED, concurrency=_STREAMS))
 
@@ -277,16 +277,7 @@ def download(
 
     async def fetch_all(path: Path) -> None:
         with open(path, "wb", opener=partial(os.open, mode=0o644)) as file:
-            # In windows: the size comes from a manifest, which may claim anything.
-            for at in range(0, size, _WINDOW):
-                starts = range(at, min(at + _WINDOW, size), _BLOCK)
-                tasks = [asyncio.create_task(fetch(file, start)) for start in starts]
-                try:
-                    await asyncio.gather(*tasks)
-                finally:
-                    for task in tasks:
-                        task.cancel()
-                    await asyncio.wait(tasks)
+            await all_of(fetch(file, start) for start in range(0, size, _BLOCK))
 
     with whole_file(local) as temporary:
         for _ in range(2):  # transfers rarely corrupt data, and a second try is cheap
@@ -312,7 +303,7 @@ def upload(
 
     A bucket shows an object only when it is complete. The upload is checked by the bucket's
     checksum if it has one (Google's), else by its size. The local file does not change. The
-    CRC-32C, 8 hexadecimal digits, is computed if not given. ``run`` may be a function like `run_on`
+    CRC-32C, 8 hexadecimal digits, is computed if None. ``run`` may be a function like `run_on`
     that can cancel the upload.
     """
     fs, path = open_filesystem(url, storage_options)

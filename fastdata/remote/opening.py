@@ -42,7 +42,7 @@ from fastdata.storage.manifest import (
     PartsManifest,
     generation_of,
 )
-from fastdata.storage.packed import BlobFiles, IndexedSource, require_same
+from fastdata.storage.packed import BlobFiles, IndexedSource, PackedSource, require_same
 from fastdata.storage.parts import PartsSource
 from fastdata.storage.records import Row
 from fastdata.storage.row_groups import VALUE_BITS, split_name, starts_of
@@ -305,7 +305,7 @@ class RemoteSource(FetchedSource, IndexedSource):
         return blobs
 
     def read_each(self, records: Sequence[tuple[Row, int | None]]) -> list[bytes | FastdataError]:
-        """Return the bytes of each blob, or why they cannot be read; numbers are as of `file`."""
+        """Return the bytes of each blob, or why it cannot be read; see `file` for the numbers."""
         wanted, outcomes = [], dict[Any, bytes | FastdataError]()
         for place, (record, number) in enumerate(records):
             start, stop = record.offset, record.offset + record.length
@@ -384,6 +384,21 @@ class RemoteParts(FetchedSource, PartsSource):
         part, own = self._place(row)
         assert isinstance(part, FetchedSource)
         return part.ref(extents, slot, file, stop, own)
+
+
+def open_packed(
+    place: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> PackedSource | RemoteSource:
+    """Open a packed dataset in a folder or behind a URL; raise PartsError for an index of parts.
+
+    An index on this machine is a `RemoteSource` if its files lie behind URLs, or a library decodes
+    them.
+    """
+    if not is_url(place):
+        source = PackedSource(Path(place))
+        if source.manifest.groups is None and not is_url(source.manifest.root or ""):
+            return source
+    return RemoteSource(os.fspath(place).rstrip("/"), None, storage_options)
 
 
 @lru_cache(maxsize=1)

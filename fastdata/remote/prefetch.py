@@ -186,6 +186,7 @@ class RemotePass:
         """Announce later batches."""
         for number in [one for one in self._gathered if one < self._schedule.taken - 1]:
             del self._gathered[number]
+        self._next = max(self._next, self._schedule.taken)
         # Run the sampler in the consumer's thread: it may not expect another.
         while self._is_near() and (drawn := self._schedule.ahead(self._next)) is not None:
             self._announce_batch(drawn[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -38,6 +38,18 @@ async def call_driver(
 async def in_thread(call: Callable[[], T]) -> T:
     """Call a driver in a thread that is none of the loop's own: all of these may wait for it."""
     return await asyncio.get_running_loop().run_in_executor(_threads(os.getpid()), call)
+
+
+async def all_of(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results of coroutines that run at once; cancel the others if one fails."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
 
 @cache

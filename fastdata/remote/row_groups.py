@@ -165,13 +165,11 @@ class RowGroups(RangeCache):
         return None
 
     async def read(self, file: FileRef, start: int, stop: int) -> bytes:
-        """See `RangeCache.read`: a value."""
         for piece in self.pieces(file, start, stop):
             return self._value(await self._group(piece), start, stop)
         return await self._reader.read(file.url, start, stop)
 
     async def ensure(self, piece: Piece) -> None:
-        """See `RangeCache.ensure`."""
         await self._group(piece)
 
     def drop(self, file: FileRef, start: int, stop: int) -> None:

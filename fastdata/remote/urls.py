@@ -59,7 +59,7 @@ def folder_of(url: str) -> str:
 
 
 def resolve_url(url: str, path: str) -> str:
-    """Return the URL of a folder given relative to another one, with ``..`` resolved."""
+    """Return the URL of a folder from its path relative to another one, with ``..`` resolved."""
     base, query = split_query(url)
     scheme, separator, rest = base.partition("://")
     return scheme + separator + posixpath.normpath(posixpath.join(rest, path)) + query

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata._native import crc32c, crc32c_combine
-from fastdata.errors import CorruptionError, DatasetError
+from fastdata.errors import CorruptionError, DataError, DatasetError
 from fastdata.remote.filesystem import file_sizes, read_bytes
 from fastdata.remote.manifests import images_url
 from fastdata.remote.urls import is_url, join_url, redact
@@ -40,8 +40,7 @@ class Place:
         self.is_remote = is_url(location)
 
     def _at(self, name: str) -> str:
-        join = join_url if self.is_remote else os.path.join
-        return join(self._location, name)
+        return join_url(self._location, name)
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
         """Return the sizes in bytes of the files that exist, by name."""
@@ -86,11 +85,11 @@ class CopiedFile(NamedTuple):
         """Return where its blocks start; an empty file has one."""
         return range(0, max(self.entry.size, 1), _FETCHED if self.place.is_remote else _BLOCK)
 
-    def copy(self, at: int) -> _Copied:
-        """Copy the block that starts at an offset."""
+    def read(self, at: int) -> bytes:
+        """Read the block that starts at an offset of the original."""
         stop = min(at + self.offsets().step, self.entry.size)
         try:
-            data = self.place.read(self.entry.name, at, stop, self.entry.size)
+            return self.place.read(self.entry.name, at, stop, self.entry.size)
         except FileNotFoundError:
             raise damaged(self.source, "it is missing") from None
         except OSError as error:
@@ -98,6 +97,10 @@ class CopiedFile(NamedTuple):
                 f"{self.source}: cannot be read: {error.strerror}",
                 "Check its permissions and its disk.",
             ) from error
+
+    def copy(self, at: int) -> _Copied:
+        """Copy the block that starts at an offset."""
+        data = self.read(at)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self.target, flags, 0o644)
         try:
@@ -113,8 +116,7 @@ def damaged(path: str, problem: str) -> CorruptionError:
     """Return the error for an original that does not match its manifest."""
     return CorruptionError(
         f"{path}: the original is damaged, or was changed after packing: {problem}",
-        "Run fastdata verify to find further damage; then copy or pack the dataset again. If it "
-        "finds none, check this machine's memory.",
+        "Run fastdata verify to find further damage; then copy or pack the dataset again.",
     )
 
 
@@ -134,7 +136,11 @@ class Copying:
         self._reported = 0.0
 
     def run(self, threads: int) -> None:
-        """Copy everything; raise CorruptionError for a file that does not match its checksum."""
+        """Copy everything.
+
+        Raise CorruptionError for an original that does not match its checksum, DataError for a copy
+        that does not.
+        """
         running: deque[tuple[CopiedFile, int, Future[_Copied]]] = deque()
         with ThreadPoolExecutor(threads, "fastdata-stage") as pool:
             try:
@@ -181,5 +187,15 @@ class Copying:
         for start in file.offsets():  # the transfer may have damaged it
             length, of_block = file.copy(start)
             crc = crc32c_combine(crc, of_block, length)
+        if crc == expected:
+            return
+        crc = 0
+        for start in file.offsets():
+            crc = crc32c(file.read(start), crc)
         if crc != expected:
-            raise damaged(file.source, "the checksum of its copy is wrong, also a second time")
+            raise damaged(file.source, "its checksum is wrong")
+        raise DataError(
+            f"{file.target}: the copy was damaged twice while it was written; the original, "
+            f"{file.source}, is sound",
+            "Check this machine's memory and the disk of the copy, or choose another with --to.",
+        )

@@ -1,4 +1,4 @@
-"""Files that are given instead of a dataset: indexed on first use, in a process of its own.
+"""Files that a user opens as a dataset: indexed on first use, in a process of its own.
 
 The index is kept in the cache folder, under a digest of the files' names, sizes and states. So
 files that were added or changed are indexed again.

@@ -14,7 +14,6 @@ from fastdata.errors import (
     CorruptionError,
     DataError,
     RemoteError,
-    SpaceError,
     UsageError,
     is_no_space,
 )
@@ -32,12 +31,11 @@ from fastdata.staging.staged import (
     default_place,
     own_folder,
 )
-from fastdata.storage.cache import room
+from fastdata.storage.cache import MEMORY_LEFT, require_room
 from fastdata.storage.fields import BLOBS
 from fastdata.storage.files import (
     PARTIAL_SUFFIX,
     file_lock,
-    human_bytes,
     is_tmpfs,
     no_space,
     publish,
@@ -105,11 +103,11 @@ def stage(
         RemoteError: The URL cannot be reached; the next run copies the missing files.
         UsageError: The copy would not be used, or ``dataset`` is itself a staged copy.
         DatasetError: There is no finished dataset, or it cannot be read.
-        CorruptionError: A file does not match its checksum: nothing is staged.
+        CorruptionError: An original does not match its checksum: nothing is staged.
         SpaceError: The place has too little room. Nothing was written, unless room ran out
             meanwhile.
         BusyError: Another process stages it, without progress for ten minutes.
-        DataError: The copy cannot be written.
+        DataError: The copy cannot be written, or is damaged though the original is sound.
     """
     if to is not None and is_url(to):
         raise UsageError(
@@ -251,13 +249,7 @@ class _Run:
         files = len(self._entries) + manifest.loose_files + 3
         needed = total + files * _PAGE + len(self._original.text) - _allocated(partial)
         needed += sum(self._source.sizes([BAD_SAMPLES_NAME]).values())
-        place = self._final.parent.parent
-        free, of = room(place)
-        if needed > free:
-            raise SpaceError(
-                f"{place}: {human_bytes(needed)} are needed, {human_bytes(free)} are free{of}",
-                _SPACE_HINT,
-            )
+        require_room(self._final.parent.parent, needed, _SPACE_HINT, MEMORY_LEFT)
         copying = Copying(self._files(), lambda done: report(done, total))
         try:
             partial.mkdir(mode=0o700, exist_ok=True)  # others may not read the original

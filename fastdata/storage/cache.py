@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastdata.errors import UsageError
+from fastdata.errors import SpaceError, UsageError
 from fastdata.machine import available_memory
 from fastdata.storage.files import free_space, human_bytes, is_tmpfs
 from fastdata.storage.paths import working_folder
@@ -41,16 +41,27 @@ class Cache:
             object.__setattr__(self, "path", os.path.join(working_folder(), self.path))
 
 
-#: Bytes of memory that files in memory leave free.
-_MEMORY_LEFT = 1 << 30
+#: Bytes of memory that caches and copies in memory leave free for training.
+MEMORY_LEFT = 1 << 30
 
 
-def room(place: Path) -> tuple[int, str]:
-    """Return the bytes that files in a folder may take, and their limit if not the disk."""
+def room(place: Path, left: int = MEMORY_LEFT) -> tuple[int, str]:
+    """Return the bytes that files in a folder may take, and their limit if not the disk.
+
+    ``left`` are bytes of memory to leave free, if the folder is in memory.
+    """
     free = free_space(place)
     if place.exists() and is_tmpfs(place):
         # A tmpfs promises a share of all memory, including memory in use.
-        memory = max(available_memory() - _MEMORY_LEFT, 0)
+        memory = max(available_memory() - left, 0)
         if memory < free:
-            return memory, f" (memory, {human_bytes(_MEMORY_LEFT)} set aside)"
+            return memory, f" (memory, {human_bytes(left)} set aside)"
     return free, ""
+
+
+def require_room(place: Path, needed: int, hint: str, left: int = 0) -> None:
+    """Raise SpaceError if a folder has no room for so many bytes; see `room`."""
+    free, limit = room(place, left)
+    if needed > free:
+        what = f"{human_bytes(needed)} are needed, {human_bytes(free)} are free{limit}"
+        raise SpaceError(f"{place}: {what}", hint)

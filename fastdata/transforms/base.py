@@ -197,7 +197,7 @@ def call(
         )
     if not isinstance(image, Image.Image):
         raise UsageError(
-            f"{transform.title} was given a {type(image).__name__}, not a PIL image.",
+            f"{transform.title} was called with a {type(image).__name__}, not a PIL image.",
             "Put it before what makes tensors of images, such as another transform of fastdata: "
             "fastdata.transforms.Compose takes several, torchvision's does not.",
         )

@@ -67,8 +67,8 @@ def _checks_of(kind: Any) -> dict[str, Check]:
     return checks
 
 
-def _wrong(who: str, name: str, value: Any, wanted: str, hint: str) -> UsageError:
-    return UsageError(f"{who}: {name} {value!r} is not {wanted}.", hint)
+def _wrong(title: str, name: str, value: Any, wanted: str, hint: str) -> UsageError:
+    return UsageError(f"{title}: {name} {value!r} is not {wanted}.", hint)
 
 
 def as_values(value: Any) -> tuple[Any, ...]:
@@ -76,12 +76,12 @@ def as_values(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, Sequence) else (value,)
 
 
-def number(who: str, name: str, value: Any, least: float, most: float) -> float:
+def number(title: str, name: str, value: Any, least: float, most: float) -> float:
     """Check a finite number within bounds."""
     good = isinstance(value, kinds.Real) and not isinstance(value, bool)
     if not good or not math.isfinite(value) or not least <= value <= most:
         bounds = _bounds(least, most)
-        raise _wrong(who, name, value, f"a number {bounds}", f"Give {name} a number {bounds}.")
+        raise _wrong(title, name, value, f"a number {bounds}", f"Give {name} a number {bounds}.")
     return value  # type: ignore[no-any-return]
 
 
@@ -91,17 +91,17 @@ def _bounds(least: float, most: float) -> str:
     return f"of {least:g} or more" if most == math.inf else f"from {least:g} to {most:g}"
 
 
-def whole(who: str, name: str, value: Any, least: int = 1, most: int = _MOST_PIXELS) -> int:
+def whole(title: str, name: str, value: Any, least: int = 1, most: int = _MOST_PIXELS) -> int:
     """Check a whole number within bounds."""
     good = isinstance(value, kinds.Integral) and not isinstance(value, bool)
     if not good or not least <= int(value) <= most:
         bounds = f"from {least} to {most}" if most < _MOST_PIXELS else f"of at least {least}"
         wanted = f"a whole number {bounds}"
-        raise _wrong(who, name, value, wanted, f"Give {name} {wanted}.")
+        raise _wrong(title, name, value, wanted, f"Give {name} {wanted}.")
     return int(value)
 
 
-def pair(who: str, name: str, size: Any) -> tuple[int, int]:
+def pair(title: str, name: str, size: Any) -> tuple[int, int]:
     """Check a size; return (height, width)."""
     if not isinstance(size, Sequence) or isinstance(size, str):
         size = (size, size)
@@ -109,12 +109,12 @@ def pair(who: str, name: str, size: Any) -> tuple[int, int]:
         size = (size[0], size[0])
     if len(size) != 2:
         raise UsageError(
-            f"{who}: {name} {size!r} has {len(size)} values.", "Give an int or (height, width)."
+            f"{title}: {name} {size!r} has {len(size)} values.", "Give an int or (height, width)."
         )
-    return whole(who, name, size[0]), whole(who, name, size[1])
+    return whole(title, name, size[0]), whole(title, name, size[1])
 
 
-def numbers(who: str, name: str, values: Any, count: int) -> tuple[float, ...]:
+def numbers(title: str, name: str, values: Any, count: int) -> tuple[float, ...]:
     """Check a number of finite numbers."""
     try:
         floats = tuple(map(float, values))
@@ -122,93 +122,93 @@ def numbers(who: str, name: str, values: Any, count: int) -> tuple[float, ...]:
         floats = ()
     if len(floats) != count or not all(map(math.isfinite, floats)):
         hint = f"Give {count} numbers in a tuple."
-        raise _wrong(who, name, values, f"{count} finite numbers", hint)
+        raise _wrong(title, name, values, f"{count} finite numbers", hint)
     return floats
 
 
 def interval(
-    who: str, name: str, values: Any, least: float = 0.0, most: float = math.inf
+    title: str, name: str, values: Any, least: float = 0.0, most: float = math.inf
 ) -> tuple[float, float]:
     """Check (from, to) within bounds."""
-    low, high = numbers(who, name, values, 2)
+    low, high = numbers(title, name, values, 2)
     if not least <= low <= high <= most:
         bounds = _bounds(least, most)
         hint = f"Give {name} two numbers {bounds}, the lower one first."
-        raise _wrong(who, name, (low, high), f"(from, to) {bounds}", hint)
+        raise _wrong(title, name, (low, high), f"(from, to) {bounds}", hint)
     return low, high
 
 
-def above_zero(who: str, name: str, values: Any) -> tuple[float, float]:
+def above_zero(title: str, name: str, values: Any) -> tuple[float, float]:
     """Check (least, greatest) above 0."""
-    least, greatest = numbers(who, name, values, 2)
+    least, greatest = numbers(title, name, values, 2)
     if not 0 < least <= greatest:
         hint = f"Give {name} two numbers above 0, the lower one first."
-        raise _wrong(who, name, (least, greatest), "(least, greatest) above 0", hint)
+        raise _wrong(title, name, (least, greatest), "(least, greatest) above 0", hint)
     return least, greatest
 
 
 def around(middle: float, least: float, most: float) -> Check:
     """Return the check of a range as ColorJitter takes it; (middle, middle) changes nothing."""
 
-    def check(who: str, name: str, value: Any) -> tuple[float, float]:
+    def check(title: str, name: str, value: Any) -> tuple[float, float]:
         if value is None:
             return middle, middle
         if isinstance(value, kinds.Real) and not isinstance(value, bool):
-            number(who, name, value, 0, math.inf)
+            number(title, name, value, 0, math.inf)
             low = middle - float(value)
             value = (low if least < 0 else max(low, least), middle + float(value))
-        return interval(who, name, value, least, most)
+        return interval(title, name, value, least, most)
 
     return check
 
 
-def angles(who: str, name: str, value: Any, counts: tuple[int, ...] = (2,)) -> tuple[float, ...]:
+def angles(title: str, name: str, value: Any, counts: tuple[int, ...] = (2,)) -> tuple[float, ...]:
     """Check angles, from and to; a number d means (-d, d)."""
     if isinstance(value, kinds.Real):
-        number(who, name, value, 0, math.inf)
+        number(title, name, value, 0, math.inf)
         return -float(value), float(value)
     count = len(value) if isinstance(value, Sequence) and len(value) in counts else counts[0]
-    values = numbers(who, name, value, count)
-    pairs = [interval(who, name, values[at : at + 2], -math.inf) for at in range(0, count, 2)]
+    values = numbers(title, name, value, count)
+    pairs = [interval(title, name, values[at : at + 2], -math.inf) for at in range(0, count, 2)]
     return tuple(angle for pair in pairs for angle in pair)
 
 
-def fill(who: str, name: str, value: Any) -> tuple[int, int, int]:
+def fill(title: str, name: str, value: Any) -> tuple[int, int, int]:
     """Check a fill; return three values of 0 to 255, whole as Pillow takes them."""
     values = (0,) if value is None else as_values(value)
     values = values * 3 if len(values) == 1 else values
-    red, green, blue = map(int, numbers(who, name, values, 3))
+    red, green, blue = map(int, numbers(title, name, values, 3))
     if min(red, green, blue) < 0 or max(red, green, blue) > 255:
-        raise _wrong(who, name, value, "from 0 to 255", f"Give for example {name}=0.")
+        raise _wrong(title, name, value, "from 0 to 255", f"Give for example {name}=0.")
     return red, green, blue
 
 
-def padding(who: str, name: str, value: Any) -> tuple[int, ...]:
+def padding(title: str, name: str, value: Any) -> tuple[int, ...]:
     """Check padding as torchvision takes it; return (left, top, right, bottom)."""
     values = as_values(value)
     whole_ones = all(isinstance(one, kinds.Integral) and int(one) >= 0 for one in values)
     if len(values) not in (1, 2, 4) or not whole_ones:
         wanted = "1, 2 or 4 ints of 0 or more"
-        raise _wrong(who, name, value, wanted, "Give for example padding=4.")
+        raise _wrong(title, name, value, wanted, "Give for example padding=4.")
     return tuple(map(int, values)) * (4 // len(values))
 
 
-def choice(who: str, name: str, value: Any, known: Sequence[str]) -> str:
+def choice(title: str, name: str, value: Any, known: Sequence[str]) -> str:
     """Check one of several names, or an Enum of one."""
     value = getattr(value, "value", value)
     if value not in known:
-        raise _wrong(who, name, value, "known", f"Give one of {', '.join(known)}.")
+        raise _wrong(title, name, value, "known", f"Give one of {', '.join(known)}.")
     return str(value)
 
 
-def switch(who: str, name: str, value: Any) -> bool:
+def switch(title: str, name: str, value: Any) -> bool:
     """Check True or False."""
     if value not in (True, False):
-        raise _wrong(who, name, value, "True or False", f"Leave {name} out.")
+        raise _wrong(title, name, value, "True or False", f"Leave {name} out.")
     return value  # type: ignore[no-any-return]
 
 
-def interpolation(who: str, name: str, value: Any, known: Sequence[str] = FILTERS) -> str:
+def interpolation(title: str, name: str, value: Any, known: Sequence[str] = FILTERS) -> str:
     """Check an interpolation that torchvision takes; return its name.
 
     On PIL images, torchvision's two nearest ones are the same.
@@ -220,39 +220,39 @@ def interpolation(who: str, name: str, value: Any, known: Sequence[str] = FILTER
     mode = "nearest" if mode == "nearest-exact" else mode
     if mode not in known:
         hint = f"Give one of {', '.join(known)}, or torchvision's InterpolationMode of that name."
-        raise _wrong(who, name, value, "one that the core has", hint)
+        raise _wrong(title, name, value, "one that the core has", hint)
     return str(mode)
 
 
-def interpolations(who: str, name: str, value: Any) -> str | tuple[str, ...]:
+def interpolations(title: str, name: str, value: Any) -> str | tuple[str, ...]:
     """Check one filter of a resize, or several."""
     several = value if isinstance(value, (list, tuple)) and value else (value,)
-    names = tuple(interpolation(who, name, one) for one in several)
+    names = tuple(interpolation(title, name, one) for one in several)
     return names if len(names) > 1 else names[0]
 
 
-def transforms(who: str, name: str, value: Any) -> tuple[Callable[[Any], Any], ...]:
+def transforms(title: str, name: str, value: Any) -> tuple[Callable[[Any], Any], ...]:
     """Check a list of transforms, at least one."""
     parts = tuple(value) if isinstance(value, Iterable) else None
     if not parts:
         what = "no transforms" if parts == () else f"{value!r} is not a list of transforms"
         raise UsageError(
-            f"{who}: {what}.",
-            f"Give for example {who}([RandomResizedCrop(224), RandomHorizontalFlip()]).",
+            f"{title}: {what}.",
+            f"Give for example {title}([RandomResizedCrop(224), RandomHorizontalFlip()]).",
         )
-    return callables(who, parts)
+    return callables(title, parts)
 
 
 def callables(
-    who: str, parts: Sequence[Any], *, classes: bool = False
+    title: str, parts: Sequence[Any], *, classes: bool = False
 ) -> tuple[Callable[[Any], Any], ...]:
     """Check that all can be called, and that none is a class without its parentheses."""
     for at, transform in enumerate(parts):
         if not classes:
-            require_objects(f"{who}: transform {at}", transform)
+            require_objects(f"{title}: transform {at}", transform)
         if not callable(transform) and not hasattr(transform, "emit"):  # a step that was read
             raise UsageError(
-                f"{who}: transform {at}, {transform!r}, cannot be called.",
+                f"{title}: transform {at}, {transform!r}, cannot be called.",
                 "Give transforms, not their results or names.",
             )
     return tuple(parts)
@@ -285,7 +285,7 @@ def require_objects(name: str, transform: Any, holders: Sequence[Any] = ()) -> N
 
 def optional(check: Check) -> Check:
     """Return a check that lets None pass."""
-    return lambda who, name, value: None if value is None else check(who, name, value)
+    return lambda title, name, value: None if value is None else check(title, name, value)
 
 
 def number_from(least: float, most: float) -> Check:

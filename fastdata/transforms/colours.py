@@ -20,22 +20,22 @@ _Jitter: TypeAlias = Annotated["float | Range | None", checks.around(1.0, 0.0, c
 _Factors: TypeAlias = Annotated[Range, range_from(0.0, checks.MOST_FACTOR)]
 
 
-def _kernel_size(who: str, name: str, value: Any) -> tuple[int, ...]:
+def _kernel_size(title: str, name: str, value: Any) -> tuple[int, ...]:
     size = checks.as_values(value)
     size = size * 2 if len(size) == 1 else size
     if len(size) != 2 or not all(
         isinstance(side, numbers.Integral) and 0 < int(side) < 256 and side % 2 for side in size
     ):
         raise UsageError(
-            f"{who}: {name} {value!r} is not one or two odd ints from 1 to 255.",
+            f"{title}: {name} {value!r} is not one or two odd ints from 1 to 255.",
             f"Give for example {name}=23.",
         )
     return tuple(map(int, size))
 
 
-def _sigma(who: str, name: str, value: Any) -> Range:
+def _sigma(title: str, name: str, value: Any) -> Range:
     ends = (value, value) if isinstance(value, numbers.Real) else value
-    return checks.above_zero(who, name, ends)
+    return checks.above_zero(title, name, ends)
 
 
 @dataclass(frozen=True)

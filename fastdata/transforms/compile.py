@@ -18,6 +18,8 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
+from PIL import Image
+
 from fastdata.errors import UsageError
 from fastdata.transforms import (
     functions,
@@ -32,6 +34,7 @@ from fastdata.transforms.checks import require_objects
 from fastdata.transforms.forms import Form
 from fastdata.transforms.identity import (
     PACKAGES,
+    changed,
     composed,
     derived,
     fresh_look,
@@ -39,7 +42,6 @@ from fastdata.transforms.identity import (
     name_in,
     offers,
     override,
-    pillow_changed,
 )
 from fastdata.transforms.joint import Joint
 from fastdata.transforms.outcomes import (
@@ -110,15 +112,12 @@ class _AllLibraries(Libraries):
             return Declined(reason)
         if type(transform).__module__.startswith("albumentations."):
             return _ALBUMENTATIONS
-        translation = self._of_images(transform, kind, dtype)
+        translation = None if self.joint else _first(_OF_IMAGES, transform, kind, dtype)
         if translation is None:
             translation = _first((torchvision.translate,), transform, kind, dtype)
         if translation is None and (reason := derived(transform)):
             return Declined(f"{NOT_KNOWN.reason}: {reason}", known=False)
         return NOT_KNOWN if translation is None else translation
-
-    def _of_images(self, transform: Any, kind: str, dtype: str) -> Translation | None:
-        return None if self.joint else _first(_OF_IMAGES, transform, kind, dtype)
 
 
 def _first(
@@ -168,7 +167,7 @@ def compile_for_images(
 
     ``image_size`` returns (width, height) of every image; None: they may differ.
     """
-    if transform is not None and (reason := pillow_changed()):
+    if transform is not None and (reason := changed(Image)):
         return Refusal(f"{reason}. Undo that.")
     recipe = compile_recipe(transform, joint=joint)
     size = image_size() if isinstance(recipe, Refusal) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from fastdata.transforms import checks
@@ -12,8 +12,6 @@ from fastdata.transforms.checks import Fill, Padding, PaddingMode, Probability, 
 from fastdata.transforms.outcomes import Declined
 from fastdata.transforms.reading import Fixed, Reading, Step
 from fastdata.transforms.tree import Builder, Values
-
-_ZEROS = ((0, 0, 0), "constant")
 
 
 class _Cropping(Sized):
@@ -32,7 +30,7 @@ class _Cropping(Sized):
     @property
     def adds_zeros(self) -> bool:
         """Whether it pads with zeros."""
-        return (self.fill, self.padding_mode) == _ZEROS
+        return (self.fill, self.padding_mode) == ((0, 0, 0), "constant")
 
     def exceeds(self, size: tuple[int, int]) -> bool:
         """Return whether it is larger than images of a size."""
@@ -99,8 +97,8 @@ class FlooredCenterCrop(CenterCrop):
     floored = True
 
 
-def _padding_or_none(who: str, name: str, given: Any) -> tuple[int, ...]:
-    return checks.padding(who, name, 0 if given is None else given)
+def _padding_or_none(title: str, name: str, value: Any) -> tuple[int, ...]:
+    return checks.padding(title, name, 0 if value is None else value)
 
 
 def _leaves_places(step: Pad | RandomCrop, reading: Reading) -> Declined | None:
@@ -172,15 +170,12 @@ class RandomCrop(Filling, _Cropping):
         return cls(transform.size, padding, bool(transform.pad_if_needed), transform.fill, mode)
 
 
+@dataclass(frozen=True)
 class _Flip(ByChance):
     is_geometry = True
     any_floats = True
 
-    def works_on_floats(self, normalised: bool) -> bool:
-        return True
-
-    def cut(self, reading: Reading) -> Reading | None:
-        return reading.with_geometry(self)
+    p: Probability = 0.5
 
 
 @dataclass(frozen=True)
@@ -189,16 +184,12 @@ class RandomHorizontalFlip(_Flip):
 
     operation = "flip_horizontal"
 
-    p: Probability = 0.5
-
 
 @dataclass(frozen=True)
 class RandomVerticalFlip(_Flip):
     """Mirror top to bottom, with probability p."""
 
     operation = "flip_vertical"
-
-    p: Probability = 0.5
 
 
 @dataclass(frozen=True)
@@ -237,11 +228,9 @@ class Pad(Filling):
 
 
 @dataclass(frozen=True)
-class _ToSize(Filling, Sized):
+class _ToSize(Filling, _Cropping):
     """Steps that fill what an image lacks of a size, right of it and below."""
 
-    is_geometry = True
-    any_floats = True
     #: The core's name for it.
     kind: ClassVar[str]
 
@@ -251,16 +240,6 @@ class _ToSize(Filling, Sized):
 
     def emit(self, tree: Builder) -> None:
         tree.add(self.kind, **self.sides, **tree.padding_of(self))
-
-    def may_pad(self, size: Fixed) -> bool:
-        return size is None or self.target[0] > size[0] or self.target[1] > size[1]
-
-    def works_on_floats(self, normalised: bool) -> bool:
-        return (self.fill, self.padding_mode) == _ZEROS
-
-    def cut(self, reading: Reading) -> Reading | None:
-        padded = _padded(self, reading)
-        return padded and padded.resized(self, self.size_after(reading.fixed))
 
 
 @dataclass(frozen=True)
@@ -275,6 +254,10 @@ class PadToSize(_ToSize):
     """
 
     kind: ClassVar[str] = "pad_to"
+
+    def cut(self, reading: Reading) -> Reading | None:
+        padded = _padded(self, reading)
+        return padded and padded.resized(self, self.size_after(reading.fixed))
 
     def size_after(self, size: Fixed) -> Fixed:
         return size and (max(size[0], self.target[0]), max(size[1], self.target[1]))
@@ -294,7 +277,3 @@ class FixedSizeCrop(_ToSize):
     """
 
     kind: ClassVar[str] = "fixed_size_crop"
-
-    def cut(self, reading: Reading) -> Reading | None:
-        after = super().cut(reading)
-        return after and replace(after, cropped=True)

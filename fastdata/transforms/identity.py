@@ -21,8 +21,6 @@ from operator import is_
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
-from PIL import Image
-
 from fastdata.errors import UsageError
 from fastdata.text import class_name
 
@@ -270,11 +268,6 @@ def composed(transform: Any) -> tuple[Any, ...] | None:
     return tuple(transform) if name_in(transform, "torch.nn") == "Sequential" else None
 
 
-def pillow_changed() -> str:
-    """Say in a clause which name of Pillow's images was replaced; "" for none."""
-    return changed(Image)
-
-
 def changed(holder: type[Any] | ModuleType) -> str:
     """Say in a clause which name of a class or module, or of a module it uses, was replaced.
 
@@ -301,13 +294,13 @@ def _once(module: ModuleType, function: Callable[[ModuleType], Any]) -> Any:
 
 def _difference(home: ModuleType) -> str:
     """Return the path of the first replaced name in a module, or those it uses; "" for none."""
-    modules = [home]
+    modules, path = [home], ""
     for module in modules:
         path, used = _once(module, _examined)
         if path:
-            return path
+            break
         modules += [one for one in used if one not in modules]
-    return ""
+    return path
 
 
 def _examined(module: ModuleType) -> tuple[str, list[ModuleType]]:

@@ -120,10 +120,10 @@ class ChosenStep(Holder):
         super().__post_init__()
         if self.p is None:
             return
-        who = type(self).__name__
-        weights = numbers(who, "p", self.p, len(self.transforms))
+        title = type(self).__name__
+        weights = numbers(title, "p", self.p, len(self.transforms))
         if min(weights) < 0 or sum(weights) <= 0:
-            raise UsageError(f"{who}: p {weights} are no weights.", "Give weights of 0 or more.")
+            raise UsageError(f"{title}: p {weights} are no weights.", "Give weights of 0 or more.")
         self._keep(p=weights)
 
     def size_after(self, size: Fixed) -> Fixed:

@@ -62,19 +62,19 @@ class Normalize(Transform):
         return reading.normalised(tuple(self.mean), tuple(self.std), self.dtype)
 
 
-def _value(who: str, name: str, value: Any) -> Any:
+def _value(title: str, name: str, value: Any) -> Any:
     if value in ("random", "color"):
         return value
     values = (value,) if isinstance(value, numbers.Real) else value
     if isinstance(values, Sequence) and len(values) == 1:
         values = tuple(values) * 3
-    return checks.numbers(who, name, values, 3)
+    return checks.numbers(title, name, values, 3)
 
 
-def _count(who: str, name: str, value: Any) -> tuple[int, int]:
+def _count(title: str, name: str, value: Any) -> tuple[int, int]:
     least, most = (value, value) if isinstance(value, numbers.Integral) else value
-    least = checks.whole(who, name, least, 1, 1000)
-    return least, checks.whole(who, name, most, least, 1000)
+    least = checks.whole(title, name, least, 1, 1000)
+    return least, checks.whole(title, name, most, least, 1000)
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,9 @@ POLICIES = ("imagenet", "cifar10", "svhn")
 _Bins: TypeAlias = Annotated[int, whole_from(2, 10_000)]
 
 
-def _version(who: str, name: str, value: Any) -> int:
+def _version(title: str, name: str, value: Any) -> int:
     if value not in (1, 2):
-        raise UsageError(f"{who}: {name} {value!r} is not 1 or 2.", "Leave it out.")
+        raise UsageError(f"{title}: {name} {value!r} is not 1 or 2.", "Leave it out.")
     return value  # type: ignore[no-any-return]
 
 
@@ -259,8 +259,7 @@ def _augmentation(
     if name in _PLAIN:
         tree.add(_PLAIN[name])
         return
-    values = _strengths(name, space, bins, step.version)
-    values = values[at.start : at.stop]
+    values = _strengths(name, space, bins, step.version)[at.start : at.stop]
     if name in _FACTORS:
         tree.add(_FACTORS[name], factor=tree.table(values, signed=True, plus=1.0))
     elif name == "Posterize":

@@ -41,8 +41,8 @@ Fills: TypeAlias = tuple[tuple[int, int, int], int]
 RETURNED = object()
 
 #: A transform of a pipeline, or `RETURNED`; and whether the innermost Compose is fastdata's or a
-#: list, rather than torchvision's. None: fastdata's step in the place of one of torchvision's.
-Item: TypeAlias = "tuple[Any, bool | None]"
+#: list, rather than torchvision's.
+Item: TypeAlias = tuple[Any, bool]
 
 _SOME_SIZE = (12345, 6789)  # no step makes it
 
@@ -149,7 +149,7 @@ class Step:
 
         A step that moves values and adds only zeros may.
         """
-        return False
+        return self.any_floats and self.is_geometry
 
     def may_pad(self, size: Fixed) -> bool:
         """Return whether it would pad images of a size, or of unknown sizes."""
@@ -172,7 +172,7 @@ class Step:
 
     def cut(self, reading: Reading) -> Reading | None:
         """Return the reading with it in the geometry; None if it has to run on pixels."""
-        return None
+        return reading.with_geometry(self)
 
     # --- other libraries ---------------------------------------------------------------------
 
@@ -351,8 +351,8 @@ class Reading:
     def after(self, items: Sequence[Item]) -> Reading:
         """Return the reading after some items; its tail begins with the first that is declined."""
         reading = self
-        for at, (transform, ours) in enumerate(items):
-            outcome = reading._add(transform, ours)
+        for at, (transform, in_fastdata) in enumerate(items):
+            outcome = reading._add(transform, in_fastdata)
             if isinstance(outcome, Declined):
                 if outcome is HAS_TENSOR and reading.returned:
                     outcome = IN_OUR_COMPOSE
@@ -360,24 +360,23 @@ class Reading:
             reading = outcome
         return reading
 
-    def _add(self, transform: Any, ours: bool | None) -> Reading | Declined:
+    def _add(self, transform: Any, in_fastdata: bool) -> Reading | Declined:
         """Return the reading after one transform, or why the core cannot do it."""
         if isinstance(transform, Offered):
             return self._add_offered(transform)
         if transform is RETURNED:
-            return self if self.has_tensor else self._returning(ours)
+            return self if self.has_tensor else self._returning(in_fastdata)
         if views_of(transform, self.libraries) is not None:
             if self.joint is not None:
                 return Declined("it makes several views, and a target follows one", "take one crop")
             return Declined("it is inside another transform: name all views in one Views")
         if is_ours(transform):
-            called = ours is not None and not transform.of_targets
-            if self.has_tensor and called:
+            if self.has_tensor and not transform.of_targets:
                 return HAS_TENSOR
             after: Reading | Declined = transform.read(self)
-            if isinstance(after, Declined) or not called:
+            if isinstance(after, Declined) or transform.of_targets:
                 return after
-            return replace(after._returning(ours), offered=False)
+            return replace(after._returning(in_fastdata), offered=False)
         translation = self.libraries.translate(transform, self.kind, self.dtype)
         reading: Reading | Declined = self
         for one in as_tuple(translation):
@@ -386,16 +385,16 @@ class Reading:
             reading = one if isinstance(one, Declined) else reading._take(one)
         return reading
 
-    def _returning(self, ours: bool | None) -> Reading:
+    def _returning(self, in_fastdata: bool) -> Reading:
         """Return a tensor, as fastdata's steps do where other libraries call them."""
-        kind = "own" if ours else "tensor"
-        return replace(self, kind=kind, returned=self.returned or not ours)
+        kind = "own" if in_fastdata else "tensor"
+        return replace(self, kind=kind, returned=self.returned or not in_fastdata)
 
     def _add_offered(self, transform: Offered) -> Reading | Declined:
         """Return the reading after all that replaces a script's transform."""
         reading = self
-        for one, ours in transform.items:
-            after = reading._add(one, ours)
+        for one, in_fastdata in transform.items:
+            after = reading._add(one, in_fastdata)
             if isinstance(after, Declined):
                 part = one.original if isinstance(one, Offered) else one
                 reason = after if after.known else replace(after, culprit=part)
@@ -550,32 +549,32 @@ class Offered:
     items: tuple[Item, ...]
 
 
-def flat(transform: Any, ours: bool, libraries: Libraries) -> Iterator[Item]:
-    """Yield the items of a pipeline; ``ours`` says whether it is in a Compose of fastdata."""
+def flat(transform: Any, in_fastdata: bool, libraries: Libraries) -> Iterator[Item]:
+    """Yield the items of a pipeline; ``in_fastdata``: it is in a Compose of fastdata."""
     if (instead := offered(transform)) is not None:
         pipelines = instead.transforms if isinstance(instead, Chain) else (instead,)
         items = tuple(item for one in pipelines for item in flat(one, True, libraries))
         steps = [one for one, _ in plain(items)]
         if any(map(is_ours, steps)) and not any(views_of(one, libraries) for one in steps):
-            yield Offered(transform, items), ours
+            yield Offered(transform, items), in_fastdata
         else:
             yield from items
         return
     composed = isinstance(transform, Chain) and is_ours(transform)
     parts = transform.transforms if composed else libraries.parts(transform)
     if parts is None:
-        yield transform, ours
+        yield transform, in_fastdata
         return
     for part in parts:
         yield from flat(part, composed or parts is transform, libraries)
     if composed:
-        yield RETURNED, ours
+        yield RETURNED, in_fastdata
 
 
 def plain(items: Iterable[Item]) -> Iterator[Item]:
     """Yield the items of `flat`, with each `Offered` replaced by its items."""
-    for one, ours in items:
-        yield from plain(one.items) if isinstance(one, Offered) else ((one, ours),)
+    for one, in_fastdata in items:
+        yield from plain(one.items) if isinstance(one, Offered) else ((one, in_fastdata),)
 
 
 def title_of(transform: Any) -> str:

@@ -1,16 +1,10 @@
-"""The result of compiling a pipeline: programs for the native core, and a tail of calls.
-
-for number, program in enumerate(recipe.programs):
-cuts = program.draw(widths, heights, sample_keys(key, indices, number))
-# ... the core decodes to program.output
-# ... recipe.tail is called for each sample
-"""
+"""The result of compiling a pipeline: programs for the native core, and a tail of calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
@@ -77,8 +71,8 @@ class Program:
 
     def move(self, targets: _native.Targets, keys: npt.NDArray[np.uint64]) -> tuple[Cuts, Moved]:
         """Draw as :meth:`draw`, and move boxes and points with the images."""
-        cuts = targets.cut(self.native, keys)
-        return cuts, Moved(*targets.after(self.native, keys))
+        found: Any = targets.move(self.native, keys)
+        return found[0], Moved(*found[1:])
 
     def batch_options(self) -> dict[str, Any]:
         """Return keyword arguments of `_native.Rendering`, for ``cuts`` of :meth:`draw`."""
@@ -133,10 +127,8 @@ class Recipe:
     def stacks_with(self, other: Recipe) -> bool:
         """Return whether a batch may have images of both: of one size, type and form."""
         ends = [(one.form, one.tail, one.calls, len(one.programs)) for one in (self, other)]
-        if (
-            any(one.unknown or one.joint or one.parts for one in (self, other))
-            or ends[0] != ends[1]
-        ):
+        special = any(one.unknown or one.joint or one.parts for one in (self, other))
+        if special or ends[0] != ends[1]:
             return False
         return all(
             mine.one_size
@@ -182,18 +174,10 @@ class Recipe:
             names = ", ".join(f"{number} {name}" for name, number in counts if number)
             head = f"{human_count(len(views), 'view')}{f' ({names})' if names else ''}"
             line = f"{head} of: {views[0]}" if len(alike) == 1 else f"{head}: {line}"
-        calls = [
-            call
-            for several in (*self.calls, self.tail)
-            for call in several
-            if call is not tensor_image()
-        ]
+        calls = [one for one in chain(*self.calls, self.tail) if one is not tensor_image()]
         if calls:
             line += "; then, one sample at a time, " + ", ".join(map(name_of, calls))
         return line
-
-    def __str__(self) -> str:
-        return self.describe()
 
 
 #: Recipe of samples whose image is not asked for.

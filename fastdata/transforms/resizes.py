@@ -78,10 +78,10 @@ class RandomResizedCrop(Sized, _Resizing):
         tree.add("resized_crop", **values)
 
 
-def _side_or_size(who: str, name: str, given: Any) -> int | tuple[int, int]:
-    single = isinstance(given, Sequence) and len(given) == 1
-    height, width = checks.pair(who, name, given)
-    return (height, width) if isinstance(given, Sequence) and not single else height
+def _side_or_size(title: str, name: str, value: Any) -> int | tuple[int, int]:
+    single = isinstance(value, Sequence) and len(value) == 1
+    height, width = checks.pair(title, name, value)
+    return (height, width) if isinstance(value, Sequence) and not single else height
 
 
 _Bound: TypeAlias = Annotated[int | None, checks.optional(checks.whole)]
@@ -228,10 +228,9 @@ class ResizeToSequence(_Resizing):
         )
 
 
-def _target_size(who: str, name: str, given: Any) -> tuple[float, ...]:
-    return tuple(
-        checks.number(who, name, side, 1, 1 << 24) for side in checks.numbers(who, name, given, 2)
-    )
+def _target_size(title: str, name: str, value: Any) -> tuple[float, ...]:
+    sides = checks.numbers(title, name, value, 2)
+    return tuple(checks.number(title, name, side, 1, 1 << 24) for side in sides)
 
 
 @dataclass(frozen=True)
@@ -258,9 +257,9 @@ class ScaleJitter(_Resizing):
         tree.add("scale_jitter", width=width, height=height, factor=factor, filter=which)
 
 
-def _sizes(who: str, name: str, given: Any) -> tuple[int, ...]:
-    sizes = tuple(given) if isinstance(given, Sequence) else (given,)
-    return tuple(checks.whole(who, name, size) for size in sizes or (0,))
+def _sizes(title: str, name: str, value: Any) -> tuple[int, ...]:
+    sizes = tuple(value) if isinstance(value, Sequence) else (value,)
+    return tuple(checks.whole(title, name, size) for size in sizes or (0,))
 
 
 @dataclass(frozen=True)

@@ -41,12 +41,6 @@ class _OfBoxes(Transform):
     def declines(self, reading: Reading) -> Declined | None:
         return _without_boxes(reading)
 
-    def works_on_floats(self, normalised: bool) -> bool:
-        return True
-
-    def cut(self, reading: Reading) -> Reading | None:
-        return reading.with_geometry(self)
-
 
 @dataclass(frozen=True)
 class ClampBoundingBoxes(_OfBoxes):
@@ -65,8 +59,8 @@ class ClampBoundingBoxes(_OfBoxes):
 _LEFT = "its labels_getter takes labels that another SanitizeBoundingBoxes before it leaves whole"
 
 
-def _at_least_one(who: str, name: str, given: Any) -> float:
-    return checks.number(who, name, given, 1, 1 << 24)
+def _at_least_one(title: str, name: str, value: Any) -> float:
+    return checks.number(title, name, value, 1, 1 << 24)
 
 
 @dataclass(frozen=True)
@@ -109,11 +103,11 @@ class SanitizeBoundingBoxes(_OfBoxes):
         tree.add("sanitize_boxes", min_size=self.min_size, min_area=self.min_area)
 
 
-def _format(who: str, name: str, given: Any) -> str:
-    box_format = str(getattr(given, "value", given)).lower()
+def _format(title: str, name: str, value: Any) -> str:
+    box_format = str(getattr(value, "value", value)).lower()
     if box_format not in BOXES:
         raise UsageError(
-            f"{who}: {name} {given!r} is not one of {', '.join(BOXES)}.",
+            f"{title}: {name} {value!r} is not one of {', '.join(BOXES)}.",
             "Rotated boxes are not supported.",
         )
     return box_format
@@ -131,18 +125,14 @@ class ConvertBoundingBoxFormat(_OfBoxes):
     format: Annotated[Any, _format]
     relative: checks.Switch = field(default=False, kw_only=True)
 
-    @property
-    def _meaning(self) -> str:
-        return RELATIVE * self.relative + str(self.format)
-
     def read(self, reading: Reading) -> Reading | Declined:
         joint = reading.joint
         if joint is None or joint.still:
             return _ALONE
         if joint.settled:
             return Declined(CONVERTED)
-        names = joint.names("boxes")
-        joint = joint.changed(names, format=self._meaning, pure=self.relative)
+        meaning = RELATIVE * self.relative + str(self.format)
+        joint = joint.changed(joint.names("boxes"), format=meaning, pure=self.relative)
         return replace(reading, joint=joint)
 
 
@@ -185,9 +175,9 @@ def dtypes_of(by_class: Mapping[Any, Any]) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _options(who: str, name: str, given: Any) -> tuple[float, ...]:
-    values = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0) if given is None else given
-    return checks.numbers(who, name, values, len(values))
+def _options(title: str, name: str, value: Any) -> tuple[float, ...]:
+    values = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0) if value is None else value
+    return checks.numbers(title, name, values, len(values))
 
 
 @dataclass(frozen=True)
@@ -231,9 +221,6 @@ class RandomIoUCrop(Transform):
 
     def size_after(self, size: Fixed) -> Fixed:
         return None
-
-    def works_on_floats(self, normalised: bool) -> bool:
-        return True
 
     def emit(self, tree: Builder) -> None:
         options: Any = self.sampler_options

@@ -180,11 +180,30 @@ def _warp(op: Any) -> dict[str, float | DrawnNumber]:
     return {"interpolation": one, "red": red, "green": green, "blue": blue}
 
 
-def _matrix(op: Any, place: str, number: DrawnNumber) -> Step:
-    """Return a transform by a matrix that has a number in a place, "a" to "f"."""
-    matrix: dict[str, float | DrawnNumber]
-    matrix = {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.0, "e": 1.0, "f": 0.0, place: number}
-    return operation("transform", **matrix, **_warp(op))
+def _by_matrix(
+    place: str, factor_of: Callable[[Any], float], **options: float
+) -> Callable[[Any, _Strength], Step]:
+    """Transform by a matrix; in a place, "a" to "f", it has the strength times a factor."""
+
+    def make(op: Any, strength: _Strength) -> Step:
+        matrix: dict[str, float | DrawnNumber]
+        matrix = {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.0, "e": 1.0, "f": 0.0}
+        matrix[place] = strength.times(factor_of(op), signed=True, **options)
+        return operation("transform", **matrix, **_warp(op))
+
+    return make
+
+
+def _shear(op: Any) -> float:
+    return 0.03
+
+
+def _part(op: Any) -> float:
+    return float(op.hparams.get("translate_pct", 0.45)) / 10
+
+
+def _pixels(op: Any) -> float:
+    return float(op.hparams["translate_const"]) / 10
 
 
 def _enhanced_more(name: str) -> Callable[[Any, _Strength], Step]:
@@ -194,28 +213,6 @@ def _enhanced_more(name: str) -> Callable[[Any, _Strength], Step]:
         return ChosenStep(
             (operation(name, factor=less), operation(name, factor=strength.times(0.09, plus=1.0)))
         )
-
-    return make
-
-
-def _sheared(place: str) -> Callable[[Any, _Strength], Step]:
-    return lambda op, strength: _matrix(op, place, strength.times(0.03, signed=True))
-
-
-def _moved(place: str, unit: int) -> Callable[[Any, _Strength], Step]:
-    """Move by a part of the width or height."""
-
-    def make(op: Any, strength: _Strength) -> Step:
-        part = op.hparams.get("translate_pct", 0.45) / 10
-        return _matrix(op, place, strength.times(part, signed=True, unit=unit))
-
-    return make
-
-
-def _moved_by_pixels(place: str) -> Callable[[Any, _Strength], Step]:
-    def make(op: Any, strength: _Strength) -> Step:
-        pixels = float(op.hparams["translate_const"]) / 10
-        return _matrix(op, place, strength.times(pixels, signed=True))
 
     return make
 
@@ -265,15 +262,15 @@ _OPERATIONS: dict[str, Callable[[Any, _Strength], Step]] = {
     "Rotate": _rotated,
     "Sharpness": _done("sharpness", "factor", 0.18, plus=0.1),
     "SharpnessIncreasing": _enhanced_more("sharpness"),
-    "ShearX": _sheared("b"),
-    "ShearY": _sheared("d"),
+    "ShearX": _by_matrix("b", _shear),
+    "ShearY": _by_matrix("d", _shear),
     "Solarize": _done("solarize", "threshold", 25.6, most=256, rounding=TO_ZERO),
     "SolarizeAdd": _solarised_below,
     "SolarizeIncreasing": _done("solarize", "threshold", -25.6, most=256, plus=256, rounding=UP),
-    "TranslateX": _moved_by_pixels("c"),
-    "TranslateXRel": _moved("c", WIDTH),
-    "TranslateY": _moved_by_pixels("f"),
-    "TranslateYRel": _moved("f", HEIGHT),
+    "TranslateX": _by_matrix("c", _pixels),
+    "TranslateXRel": _by_matrix("c", _part, unit=WIDTH),
+    "TranslateY": _by_matrix("f", _pixels),
+    "TranslateYRel": _by_matrix("f", _part, unit=HEIGHT),
 }
 
 

@@ -130,7 +130,7 @@ class Builder:
         """Add a leaf: one of ``_native.STEPS``, or a call of one of ``_native.OPERATIONS``.
 
         ``values`` are its parameters by name, numbers or sequences of them; ``draws`` are as many
-        as the kind has, if not given.
+        as the kind has, if None.
         """
         if self._tensors and kind in _ON_TENSORS:
             kind, values = f"tensor_{kind}", {**values, "version": self._tensors}
@@ -289,7 +289,7 @@ def tree_of(steps: Sequence[Emits], leading: Sequence[Emits] = ()) -> Builder:
 def native_program(
     steps: tuple[Emits, ...], leading: tuple[Emits, ...] = ()
 ) -> _native.StepProgram:
-    """Return the core's program of leading and further steps; equal ones share it."""
+    """Return the core's program of leading steps and others; equal ones share it."""
     return tree_of(steps, leading).program()
 
 

@@ -16,11 +16,11 @@ from fastdata.transforms.reading import Fixed, Reading
 from fastdata.transforms.tree import HEIGHT, TO_EVEN, WIDTH, Builder, Values, center_values
 
 
-def _parts(who: str, name: str, given: Any) -> tuple[float, ...]:
-    parts = checks.numbers(who, name, given, 2)
+def _parts(title: str, name: str, value: Any) -> tuple[float, ...]:
+    parts = checks.numbers(title, name, value, 2)
     if not all(0 <= part <= 1 for part in parts):
         raise UsageError(
-            f"{who}: {name} {parts} has a part that is not from 0 to 1.",
+            f"{title}: {name} {parts} has a part that is not from 0 to 1.",
             f"Give for example {name}=(0.1, 0.1).",
         )
     return parts

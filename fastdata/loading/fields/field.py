@@ -77,8 +77,8 @@ class Context:
         helpers: Threads that decode what the core declines.
         counters: Statistics of the pass.
         remote: Prefetcher of the pass's bytes; None for a local source.
-        single: Whether samples are delivered, rather than batches. A missing further image is then
-            None; in a batch, it is an error of its sample.
+        single: Whether samples are delivered, rather than batches. Another field's missing image is
+            then None; in a batch, it is an error of its sample.
         as_torch: Whether values are delivered as torch's ``default_collate`` makes them.
         warned_fallback: Set once a sample that Pillow decodes was warned of.
     """

@@ -24,7 +24,7 @@ from fastdata.loading.fields.field import (
     Jobs,
 )
 from fastdata.text import human_size
-from fastdata.transforms.geometry import ANY_SIZE, Cuts
+from fastdata.transforms.geometry import ANY_SIZE
 from fastdata.transforms.tree import mask_fills
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from fastdata.loading.fields.draw import SlotDraw
     from fastdata.loading.fields.targets import TargetReader
     from fastdata.storage.source import Source
-    from fastdata.transforms.recipe import Program
 
 
 class _Mask(NamedTuple):
@@ -157,7 +156,7 @@ class MaskField(EncodedField):
                 sizes = human_size(mask.width, mask.height), human_size(*drawn.size)
                 raise self._source.problem(row, "it is {}, and the image {}".format(*sizes))
             try:
-                moved = _placed(state.memory, slot, self._moved(state, slot, mask, drawn))
+                moved = _placed(state.memory, slot, moved_mask(mask, drawn))
                 return _Mask(moved, mask.kind, mask.decoder)
             except DecodeError as error:
                 raise self._source.problem(row, error.detail, error.code) from None
@@ -168,17 +167,6 @@ class MaskField(EncodedField):
                 raise UsageError(what, error.hint) from None
         except FastdataError as error:
             return _Mask(None, error=without_frames(error))
-
-    def _moved(
-        self, state: MaskState, slot: int, mask: Encoded, drawn: SlotDraw
-    ) -> npt.NDArray[Any]:
-        (program,), (cut,) = drawn.programs, drawn.cuts
-        # Rows below the crop are not needed; one is, of a crop that lies beside the mask.
-        lower = min(max(int(cut["box"][0, 3]), 1), mask.height)
-        pixels = mask.pixels((0, 0, mask.width, lower))
-        width, height = state.sizes[slot].tolist()
-        size = width, height
-        return moved_mask(pixels, program, cut, size, drawn.targets)
 
     def _joined(
         self, state: MaskState, kind: np.dtype[Any], shape: tuple[int, int, int]
@@ -228,21 +216,17 @@ def _placed(memory: torch.Tensor | None, slot: int, mask: npt.NDArray[Any]) -> n
     return place
 
 
-def moved_mask(
-    pixels: npt.NDArray[Any],
-    program: Program,
-    cut: Cuts,
-    size: tuple[int, int],
-    targets: _native.Targets | None,
-) -> npt.NDArray[Any]:
-    """Return a mask after what was drawn for its image: (channels, height, width), same dtype.
+def moved_mask(mask: Encoded, drawn: SlotDraw) -> npt.NDArray[Any]:
+    """Return a mask after what was drawn for its image: (channels, height, width).
 
-    The core moves bytes. Up to three of a pixel's are channels of one image. ``pixels``: (rows,
-    columns) or (rows, columns, channels); rows below the cut's box may be missing. ``size`` is
-    (width, height) of the result; ``targets`` are the image's, after the `Program.move`. Raise
-    DecodeError if the steps cannot be done to it, UsageError for a fill that it cannot have.
+    The core moves bytes. Up to three of a pixel's are channels of one image. Raise DecodeError if
+    the steps cannot be done to it, UsageError for a fill that it cannot have.
     """
-    (rows, columns), (width, height) = pixels.shape[:2], size
+    (program,), (cut,) = drawn.programs, drawn.cuts
+    # Rows below the crop are not needed; one is, of a crop that lies beside the mask.
+    lower = min(max(int(cut["box"][0, 3]), 1), mask.height)
+    pixels = mask.pixels((0, 0, mask.width, lower))
+    (rows, columns), (width, height) = pixels.shape[:2], drawn.output_size(0)
     values = np.ascontiguousarray(pixels).view(np.uint8).reshape(rows, columns, -1)
     count = values.shape[2]
     if count % 3 == 2:  # an image has one channel, or three
@@ -253,7 +237,7 @@ def moved_mask(
         parts.append(np.empty((height, width, part.shape[2]), np.uint8))
         fills = mask_fills(program.pixels, program.mask_fill, pixels.dtype.str, first)
         options: dict[str, Any] = {"mask_fills": fills, "fill": fills[program.mask_fill]}
-        rendering = _native.Rendering(parts[-1][None], cuts=cut, targets=targets, **options)
+        rendering = _native.Rendering(parts[-1][None], cuts=cut, targets=drawn.targets, **options)
         if (verdict := decode_one(part, [rendering])) is not None:
             raise DecodeError(*verdict)
     moved = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)

@@ -86,36 +86,36 @@ def require_known(
 def chosen_fields(
     path: Any,
     fields: Sequence[Field],
-    given: Sequence[str] | None,
+    asked: Sequence[str] | None,
     transforms: Iterable[str],
     *,
     joint: bool,
     labels: bool,
 ) -> tuple[str, ...]:
-    """Return the fields of a sample; without ``given``, image and, if there is one, label.
+    """Return the fields of a sample; without ``asked``, image and, if there is one, label.
 
     Raise UsageError if there is no such field, a transform has none, or a joint one no image.
     ``labels``: there is a transform of labels.
     """
     known = {field.name: field for field in fields}
-    if given is None:
-        given = [name for name in (IMAGE.name, LABEL.name) if name in known]
-    require_known(given, known, path, joint=joint)
+    if asked is None:
+        asked = [name for name in (IMAGE.name, LABEL.name) if name in known]
+    require_known(asked, known, path, joint=joint)
     for name in transforms:
         if name in known and known[name].kind != "image":
             raise UsageError(
                 f"{path}: transform has {name!r}, which is no field of images",
                 _MOVE if known[name].kind == "mask" else LEAVE_OUT,
             )
-        if name not in given:
+        if name not in asked:
             raise UsageError(
-                f"{path}: transform has {name!r}, which is not in fields={given!r}",
+                f"{path}: transform has {name!r}, which is not in fields={asked!r}",
                 "Name the field in fields=, or leave its transform out.",
             )
     if labels and LABEL not in fields:
         what = f"{path}: target_transform is for labels, and the dataset has none"
         raise UsageError(what, LEAVE_OUT)
-    return tuple(given)
+    return tuple(asked)
 
 
 def row_number(index: Any, count: int) -> int:

@@ -34,7 +34,7 @@ class Pipeline:
     Args:
         context: What the fields share.
         delivered: The fields of a batch, by name.
-        inputs: Further fields that these are made of, which come before them.
+        inputs: Other fields that these are made of, which come before them.
         reader: Reader of targets; None without a joint transform.
 
     Attributes:
@@ -161,7 +161,7 @@ def open_pipeline(
     Args:
         context: What its fields share.
         recipes: The transform for each size class of batches, compiled.
-        readables: The dataset for each size class: further fields' transforms may differ.
+        readables: The dataset for each size class: transforms of other fields may differ.
         names: Names of a batch's fields; None for the fields of the dataset's samples.
         image_field: Makes fields of images, of the arguments of `ImageField`.
         reader: Reader of targets; None for the recipe's.
@@ -202,7 +202,7 @@ def open_pipeline(
         own = FieldSource(source, name)
         if one.kind == "blob":
             return BlobField(name, context, own)
-        transforms = [without_fixed_size(one.further.get(name)) for one in readables]
+        transforms = [without_fixed_size(one.field_recipes.get(name)) for one in readables]
         return image_field(name, context, own, transforms)
 
     def target(name: str) -> BatchField:

@@ -40,11 +40,11 @@ class Readable:
         files: (path, label) of each file of a torchvision folder; of its other datasets, what
             decides their samples; else None.
         subset: Its samples' numbers in the opened source, int64, shape (N,); None for all.
-        without_transform: Further fields of images that have none.
+        without_transform: Other fields of images, those without a transform.
         positions: A Subset's numbers in a mixture, whose rows differ from epoch to epoch.
         sources: Names of the parts of a mixture; (): it is none.
         fields: Contents of a sample, in order.
-        further: Transforms of further fields of images, compiled, by field.
+        field_recipes: Compiled transforms of other fields of images, by field.
         keys: Keys of a sample that is a dict, one for each of the fields; (): it is a tuple.
     """
 
@@ -64,7 +64,7 @@ class Readable:
     positions: Indices | None = None
     parts: tuple[Readable, ...] = ()
     fields: tuple[str, ...] = ("image", "label")
-    further: Mapping[str, Recipe | Refusal] = field(default_factory=dict)
+    field_recipes: Mapping[str, Recipe | Refusal] = field(default_factory=dict)
     without_transform: Collection[str] = ()
     keys: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ class Readable:
             and self.target_transform is other.target_transform
             and self.recipe == other.recipe
             and (self.fields, self.keys) == (other.fields, other.keys)
-            and self.further == other.further
+            and self.field_recipes == other.field_recipes
             and _same_rows(self.subset, other.subset)
             and self._agrees(other, Readable.equals)
         )

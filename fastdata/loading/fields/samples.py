@@ -71,14 +71,14 @@ class NativeSamples(ABC):
     @property
     def decoder(self) -> SampleDecoder | None:
         """Decoder with the current transforms; None if the core does not know even the crop."""
-        further, joint = getattr(self, "further_transforms", {}), getattr(self, "transforms", None)
+        by_field, joint = getattr(self, "field_transforms", {}), getattr(self, "transforms", None)
         transforms = [
             one.current if isinstance(one, Varying) else one
-            for one in (getattr(self, "transform", None), *further.values(), joint)
+            for one in (getattr(self, "transform", None), *by_field.values(), joint)
         ]
         target = getattr(self, "target_transform", None)
         settings = (getattr(self, name, 0) for name in ("fields", "named", "epoch"))
-        chosen = [*transforms, target, *further, *settings]
+        chosen = [*transforms, target, *by_field, *settings]
         if self._decoder is None:
             self._decoder = {}
         size = present_size()
@@ -90,7 +90,8 @@ class NativeSamples(ABC):
 def _decoder_of(readable: Readable | Unreadable) -> SampleDecoder | None:
     if isinstance(readable, Unreadable):
         return None
-    recipes = [without_fixed_size(one) for one in (readable.recipe, *readable.further.values())]
+    compiled = readable.recipe, *readable.field_recipes.values()
+    recipes = [without_fixed_size(one) for one in compiled]
     if any(isinstance(recipe, Refusal) for recipe in recipes):
         return None
     from fastdata.loading.fields.decoder import SampleDecoder  # imports torch

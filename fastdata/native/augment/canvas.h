@@ -68,6 +68,19 @@ class Canvas {
     swap();
     return {};
   }
+  /// The same; `write` writes a row of all channels.
+  template <typename Write>
+  Status make_rows(int width, int height, const Write& write) {
+    Planes next;
+    if (Status s = begin(width, height, image_.channels, next); !s.ok()) return s;
+    for (int y = 0; y < height; y++) {
+      uint8_t* rows[3];
+      for (int c = 0; c < next.channels; c++) rows[c] = next.row(c, y);
+      write(y, rows);
+    }
+    swap();
+    return {};
+  }
 
   /// Gives back each buffer that is larger than `keep` bytes.
   void trim(size_t keep);

@@ -160,8 +160,8 @@ Status Drawing::take(const steps::RandomCrop& step, uint64_t draw) {
   }
   if (!(w >= 1 && h >= 1 && w <= have_w() && h <= have_h()))
     return {Code::bad_parameters, "the image is smaller than a random crop that may not pad it"};
-  const CropBox box{random_place(width(), whole(w), key_, draw),
-                    random_place(height(), whole(h), key_, draw + 1), whole(w), whole(h)};
+  const CropBox box{draw_integer(key_, draw, width() - whole(w) + 1),
+                    draw_integer(key_, draw + 1, height() - whole(h) + 1), whole(w), whole(h)};
   // A crop of all of the image does nothing, also to boxes that reach outside.
   if (box.width != width() || box.height != height()) crop(box);
   return {};

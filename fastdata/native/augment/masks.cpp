@@ -5,7 +5,6 @@
 #include "resample/resample.h"
 
 namespace fastdata {
-
 namespace {
 
 Drawn draw_mask(const Drawn& image, const MaskFills& fills) {

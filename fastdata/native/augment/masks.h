@@ -10,11 +10,11 @@
 
 namespace fastdata {
 
-/// Values that masks are filled with, 0 too, and the bytes of each: channels of an image.
+/// Bytes of 0 and of each value that masks are filled with, as channels of an image.
 using MaskFills = std::map<double, std::array<uint8_t, 3>>;
 
-/// Returns the operations of masks by those of their images: nearest pixels, fills of their own,
-/// and no colours. They fail as the images; bad_parameters: `fills` lack one.
+/// Returns the operations of each image's mask: nearest pixels, fills of its own, and no colours.
+/// It fails as its image does; bad_parameters: `fills` lack a value.
 std::vector<Drawn> draw_masks(const std::vector<Drawn>& images, const MaskFills& fills);
 
 }  // namespace fastdata

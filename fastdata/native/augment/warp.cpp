@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "augment/operations.h"
@@ -74,16 +75,10 @@ Status warp_image(Canvas& canvas, const Fill& fill, Warp& warp, int width, int h
       std::max(canvas.image().width, canvas.image().height) > kMaxWarpSide)
     return {Code::too_large, "more than 2^17 pixels a side to interpolate"};
   if (Status s = pack_source(canvas, fill, warp); !s.ok()) return s;
-  Planes next;
-  if (Status s = canvas.begin(width, height, channels, next); !s.ok()) return s;
   warp.outputs = width;
-  for (int y = 0; y < height; y++) {
-    uint8_t* rows[3];
-    for (int c = 0; c < channels; c++) rows[c] = next.row(c, y);
+  return canvas.make_rows(width, height, [&](int y, uint8_t* const* rows) {
     kernels().warp_row(warp, y, rows, channels);
-  }
-  canvas.swap();
-  return {};
+  });
 }
 
 /// A coordinate as Pillow truncates it (Geometry.c, COORD); -1 if it is not within [0, size).
@@ -93,8 +88,6 @@ int pixel_at(double at, int size) { return at >= 0 && at < size ? static_cast<in
 /// the one before plus a step.
 Status scale(const double* a, const Fill& fill, Canvas& canvas, int width, int height) {
   const Planes& image = canvas.image();
-  Planes next;
-  if (Status s = canvas.begin(width, height, image.channels, next); !s.ok()) return s;
   int32_t* columns = canvas.scratch.reserve<int32_t>(width);
   int begin = width, end = 0;
   bool contiguous = true;  // as of a translation
@@ -107,10 +100,10 @@ Status scale(const double* a, const Fill& fill, Canvas& canvas, int width, int h
     end = x + 1;
   }
   at = a[5] + a[4] * 0.5;
-  for (int y = 0; y < height; y++, at += a[4]) {
-    const int from = pixel_at(at, image.height);
+  return canvas.make_rows(width, height, [&](int, uint8_t* const* rows) {
+    const int from = pixel_at(std::exchange(at, at + a[4]), image.height);
     for (int c = 0; c < image.channels; c++) {
-      uint8_t* out = next.row(c, y);
+      uint8_t* out = rows[c];
       if (from < 0 || begin >= end) {
         std::memset(out, fill.channels[c], width);
         continue;
@@ -123,9 +116,7 @@ Status scale(const double* a, const Fill& fill, Canvas& canvas, int width, int h
         for (int x = begin; x < end; x++) out[x] = row[columns[x]];
       std::memset(out + end, fill.channels[c], width - end);
     }
-  }
-  canvas.swap();
-  return {};
+  });
 }
 
 /// Whether Pillow takes coordinates of 16.16 bits (Geometry.c, check_fixed).
@@ -145,19 +136,15 @@ uint32_t to_fixed(double value) {
 /// Nearest where fixed point does not suffice: each coordinate is the one before plus a step.
 Status step_through(const double* a, const Fill& fill, Canvas& canvas, int width, int height) {
   const Planes& image = canvas.image();
-  Planes next;
-  if (Status s = canvas.begin(width, height, image.channels, next); !s.ok()) return s;
   double row_u = a[2] + a[1] * 0.5 + a[0] * 0.5, row_v = a[5] + a[4] * 0.5 + a[3] * 0.5;
-  for (int y = 0; y < height; y++, row_u += a[1], row_v += a[4]) {
-    double u = row_u, v = row_v;
+  return canvas.make_rows(width, height, [&](int, uint8_t* const* rows) {
+    double u = std::exchange(row_u, row_u + a[1]), v = std::exchange(row_v, row_v + a[4]);
     for (int x = 0; x < width; x++, u += a[0], v += a[3]) {
       const int column = pixel_at(u, image.width), row = pixel_at(v, image.height);
       for (int c = 0; c < image.channels; c++)
-        next.row(c, y)[x] = column < 0 || row < 0 ? fill.channels[c] : image.row(c, row)[column];
+        rows[c][x] = column < 0 || row < 0 ? fill.channels[c] : image.row(c, row)[column];
     }
-  }
-  canvas.swap();
-  return {};
+  });
 }
 
 constexpr Status kBadWarp{Code::bad_parameters,
@@ -241,8 +228,6 @@ Status lay_grid(Grid& grid, Canvas& canvas) {
     return {Code::too_large, "more than 2^17 pixels a side to interpolate"};
   Warp packed{};
   if (Status s = pack_source(canvas, Fill{}, packed); !s.ok()) return s;
-  Planes next;
-  if (Status s = canvas.begin(image.width, image.height, image.channels, next); !s.ok()) return s;
   // As torch's product of matrices here, on which depends what is nearest where two pixels are as
   // near: MKL fuses on Intel's processors alone, and torch for other architectures has no MKL.
 #if defined(__x86_64__)
@@ -255,13 +240,9 @@ Status lay_grid(Grid& grid, Canvas& canvas) {
   grid.height = image.height;
   grid.pitch = packed.pitch;
   grid.pixels = packed.pixels;
-  for (int y = 0; y < image.height; y++) {
-    uint8_t* rows[3];
-    for (int c = 0; c < image.channels; c++) rows[c] = next.row(c, y);
+  return canvas.make_rows(image.width, image.height, [&](int y, uint8_t* const* rows) {
     kernels().grid_row(grid, y, rows, image.channels);
-  }
-  canvas.swap();
-  return {};
+  });
 }
 
 }  // namespace

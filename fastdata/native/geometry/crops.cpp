@@ -84,10 +84,6 @@ int64_t targets_ahead(int64_t have, int64_t want) {
          (want - have) / 2;
 }
 
-int64_t random_place(int64_t have, int64_t want, uint64_t key, uint64_t draw) {
-  return draw_integer(key, draw, have - want + 1);
-}
-
 Size scale_jittered(double width, double height, const Size& target, double factor) {
   const auto w = static_cast<float>(width), h = static_cast<float>(height);
   const float r = static_cast<float>(std::min(target.height / height, target.width / width)) *

@@ -56,9 +56,6 @@ int64_t centred(int64_t have, int64_t want, bool floored);
 /// which is padded: it halves an odd number of missing pixels in two ways.
 int64_t targets_ahead(int64_t have, int64_t want);
 
-/// Draws the first pixel of a random crop along one side, which must be long enough.
-int64_t random_place(int64_t have, int64_t want, uint64_t key, uint64_t draw);
-
 struct Size {
   double width, height;
 };

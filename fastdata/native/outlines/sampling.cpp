@@ -116,13 +116,12 @@ Status Sampling::pad(const operations::Pad& by) {
     return {Code::too_large, "an image of more than 2^24 pixels a side"};
   const int32_t outside = mode == PadMode::constant ? add_fill(static_cast<uint8_t>(fill)) : 0;
   const auto pad_side = [&](std::vector<int32_t>& places, int before, int after) {
-    const auto size = static_cast<int>(places.size());
-    other_.resize(static_cast<size_t>(before + size + after));
-    for (int i = -before; i < size + after; i++)
-      other_[static_cast<size_t>(i + before)] =
-          mode == PadMode::constant && (i < 0 || i >= size)
-              ? outside
-              : places[static_cast<size_t>(padded_from(mode, i, size))];
+    const auto size = static_cast<int>(places.size()), count = before + size + after;
+    if (mode == PadMode::constant) return crop(places, -before, count, outside);
+    other_.resize(static_cast<size_t>(count));
+    for (int i = 0; i < count; i++)
+      other_[static_cast<size_t>(i)] =
+          places[static_cast<size_t>(padded_from(mode, i - before, size))];
     places.swap(other_);
   };
   pad_side(columns_, left, right);

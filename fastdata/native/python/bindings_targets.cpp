@@ -36,39 +36,29 @@ std::unique_ptr<BoundTargets> make_targets(const Row<int32_t>& widths, const Row
   return bound;
 }
 
-py::array_t<Cut> cut(BoundTargets& targets, const StepProgram& program, const Row<uint64_t>& keys) {
-  const auto count = static_cast<py::ssize_t>(targets.all.size());
-  if (keys.ndim() != 1 || keys.size() != count) throw py::value_error("not a key for each image");
-  py::array_t<Cut> cuts(count);
-  Cut* found = cuts.mutable_data();
-  for (Targets& one : targets.all) {
-    const uint64_t key = keys.at(found - cuts.data());
-    *found++ = program.cut(key, one.width, one.height, &one);
-  }
-  return cuts;
-}
-
 template <typename T>
 py::array_t<float> table(const std::vector<T>& items, py::ssize_t columns) {
   const auto rows = static_cast<py::ssize_t>(items.size());
   return py::array_t<float>({rows, columns}, reinterpret_cast<const float*>(items.data()));
 }
 
-auto after(BoundTargets& targets, const StepProgram& program, const Row<uint64_t>& keys) {
+auto move(BoundTargets& targets, const StepProgram& program, const Row<uint64_t>& keys) {
   const auto count = static_cast<py::ssize_t>(targets.all.size());
   if (keys.ndim() != 1 || keys.size() != count) throw py::value_error("not a key for each image");
   std::vector<TargetBox> boxes;
   std::vector<TargetPoint> points;
   std::vector<int32_t> passed;
+  py::array_t<Cut> cuts(count);
   py::array_t<int64_t> offsets(count + 1), first(count + 1), point_offsets(count + 1);
   py::array_t<int32_t> sizes({count, py::ssize_t{2}}), before({count, py::ssize_t{2}});
   py::array_t<double> matrices({count, py::ssize_t{3}, py::ssize_t{3}});
   if (!targets.drawn.empty()) throw py::value_error("they have followed a program before");
   targets.drawn.resize(targets.all.size());
-  Targets one;
   offsets.mutable_at(0) = first.mutable_at(0) = point_offsets.mutable_at(0) = 0;
   for (py::ssize_t i = 0; i < count; i++) {
-    one = targets.all[static_cast<size_t>(i)];
+    Targets& cropped = targets.all[static_cast<size_t>(i)];
+    cuts.mutable_at(i) = program.cut(keys.at(i), cropped.width, cropped.height, &cropped);
+    Targets one = cropped;
     Drawn& drawn = targets.drawn[static_cast<size_t>(i)];
     drawn.status = program.draw(keys.at(i), one.width, one.height, drawn, &one);
     if (!drawn.status.ok()) one.width = one.height = 1;
@@ -85,8 +75,8 @@ auto after(BoundTargets& targets, const StepProgram& program, const Row<uint64_t
     std::copy_n(one.matrix, 9, matrices.mutable_data(i));
   }
   const py::array_t<int32_t> times(static_cast<py::ssize_t>(passed.size()), passed.data());
-  return std::make_tuple(table(boxes, 4), offsets, times, first, table(points, 2), point_offsets,
-                         sizes, before, matrices);
+  return std::make_tuple(cuts, table(boxes, 4), offsets, times, first, table(points, 2),
+                         point_offsets, sizes, before, matrices);
 }
 
 std::unique_ptr<BoundTargets> one(const BoundTargets& targets, size_t number) {
@@ -105,13 +95,12 @@ void bind_targets(py::module_& m) {
 box_offsets, point_offsets: (N + 1,).)")
       .def(py::init(&make_targets), py::arg("widths"), py::arg("heights"), py::arg("boxes"),
            py::arg("box_offsets"), py::arg("points"), py::arg("point_offsets"))
-      .def("cut", &cut, py::arg("program"), py::arg("keys"),
-           "Return StepProgram.cuts of the images, and move their targets. Call it once.")
       .def("one", &one, py::arg("number"), "Return the targets of one image, or raise IndexError.")
-      .def("after", &after, py::arg("program"), py::arg("keys"),
-           R"(Return what a program leaves: (boxes, offsets, passed, their offsets, points, their
-offsets, sizes, sizes before, matrices from coordinates before to those after). Images that are
-rendered with these targets and the program are not drawn again, so call it with one once.
+      .def(
+          "move", &move, py::arg("program"), py::arg("keys"),
+          R"(Return StepProgram.cuts of the images, and what the program leaves: boxes, offsets, passed,
+their offsets, points, their offsets, sizes, sizes before, matrices from coordinates before to those
+after. Images that are rendered with these targets are not drawn again. Call it once.
 
 passed: how many times sanitize left each of an image's first boxes. A size is 1 x 1 where the
 program does not fit.)");

@@ -1,4 +1,4 @@
-// Targets of a batch of images, for jobs that draw crops with boxes.
+// Targets of a batch of images, and what is drawn for them.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -16,7 +16,7 @@ struct BoundTargets {
   std::vector<Drawn> drawn;
 };
 
-/// Returns what is drawn for so many samples.
+/// Returns what was drawn with targets; throws if that is not for `count` samples.
 inline const std::vector<Drawn>& drawn_of(const pybind11::object& targets, size_t count) {
   const auto& drawn = pybind11::cast<const BoundTargets&>(targets).drawn;
   if (drawn.size() != count)
