@@ -8,17 +8,17 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from fastdata.device.delivery import after_fork, cannot_pickle, transformed
+from fastdata.device.delivery import BatchIterator, after_fork, transformed
 from fastdata.device.transfer import map_tensors
 from fastdata.errors import FastdataError, SampleError, called, warn
 from fastdata.executors import end_daemon_threads
@@ -51,7 +51,7 @@ class Begun:
     close: Callable[[], None]
 
 
-class NativeIterator(Iterator[Any]):
+class NativeIterator(BatchIterator):
     """One pass on the native path: an iterator of batches in order, prefetched.
 
     Python threads decode only images that the core declines. The consumer's own thread plans a
@@ -79,12 +79,6 @@ class NativeIterator(Iterator[Any]):
         self._late: Exception | None = None
         self._bad_named: list[str] = []
         _LIVE.add(self)
-
-    def __iter__(self) -> NativeIterator:
-        return self
-
-    def __reduce__(self) -> NoReturn:
-        raise cannot_pickle()
 
     def _open(self) -> None:
         """Begin the pass, unless that was done."""
@@ -340,7 +334,7 @@ class NativeIterator(Iterator[Any]):
             samples = [self._pipeline.sample(batch, slot) for slot in range(len(batch))]
         with seeded(self._progress.batch_key):
             result = transformed(called(collate, samples), self._config.host_transform)
-        return pin_memory(result) if self._pins else result
+        return pin_memory(result) if self._pins else result  # type: ignore[no-untyped-call]
 
     def _drawing_targets(self) -> AbstractContextManager[None]:
         """Return the context for the batch's ``target_transform``: with a seed, its own draws."""
