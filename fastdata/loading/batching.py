@@ -29,10 +29,10 @@ from fastdata.loading.neighbours import (
 )
 from fastdata.loading.samplers import PlannedBatches, PlannedSampler, own_ranks
 from fastdata.loading.sharded import SequentialOrder, ShardedSampler, ShuffledRows
-from fastdata.plan.draws import child, rank_key
+from fastdata.plan.draws import rank_key
 from fastdata.plan.order import AUTO, Order, OrderLike, QuasiRandom, make_order
 from fastdata.plan.packing import Packed
-from fastdata.plan.position import PLANNED, Fingerprint, Position
+from fastdata.plan.position import PLANNED, Fingerprint, Position, digest_of
 from fastdata.plan.schedule import Drawn, ordered, sampled
 from fastdata.plan.sharding import Epoch
 from fastdata.text import human_count
@@ -185,7 +185,8 @@ class OrderedBatching(Batching):
             return super().beginning(epoch, seed, rows)
         several = [mixture.plan.fingerprint(epoch) for mixture in mixtures_in(self._dataset)]
         several += [] if self.row_sampler is None else [self.row_sampler.fingerprint]
-        fingerprint = Fingerprint(self.samples, str(self.order), _digest(rows, *several))
+        digest = digest_of(rows, *several) if rows or several else 0
+        fingerprint = Fingerprint(self.samples, str(self.order), digest)
         # A drawn seed serves one epoch, so torch's seed alone decides which order comes.
         given = self._arguments.seed is not None
         drawn = not given and self.ranks is None and self.row_sampler is None
@@ -248,7 +249,7 @@ class PlannedBatching(Batching):
         own = self.planned.beginning(epoch)
         if not rows:
             return own
-        digest = _digest(own.fingerprint.digest, rows)
+        digest = digest_of(own.fingerprint.digest, rows)
         return replace(own, fingerprint=replace(own.fingerprint, digest=digest))
 
     def require(self, position: Position, own: Position, seed: int | None) -> Position:
@@ -443,11 +444,3 @@ def _draws_once(batch_sampler: Any, samples: int) -> bool:
     if type(sampler) in (RandomSampler, ShuffledRows):
         return not sampler.replacement and sampler.num_samples <= samples
     return type(sampler) in (SequentialSampler, SequentialOrder, DistributedSampler)
-
-
-def _digest(*parts: int) -> int:
-    """Return a number that tells these checksums from others; 0 if all are 0."""
-    digest = 0
-    for part in filter(None, parts):
-        digest = child(digest, part)
-    return digest >> 1  # as a signed integer of 64 bits

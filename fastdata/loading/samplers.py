@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 import os
-import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -25,7 +24,7 @@ from fastdata.errors import UsageError
 from fastdata.plan.batches import Plan, SizedBatch
 from fastdata.plan.draws import child, epoch_key
 from fastdata.plan.order import Order
-from fastdata.plan.position import PLANNED, Fingerprint, Position
+from fastdata.plan.position import PLANNED, Fingerprint, Position, digest_of
 from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
 from fastdata.plan.sharding import HasEpoch, whole
 from fastdata.text import human_count
@@ -49,13 +48,8 @@ class PlannedSampler(HasEpoch, Sampler[int]):
 
     def __init__(self, num_samples: int, rows: int, seed: int, *arguments: Any) -> None:
         self._length, self.rows, self._seed = num_samples, rows, operator.index(seed)
-        name = zlib.crc32(type(self).__name__.encode())
-        self.fingerprint = child(self._seed, name)
-        for value in (num_samples, rows, *arguments):
-            if isinstance(value, np.ndarray):  # some values tell enough
-                some = value[:: max(1, len(value) // 4096)]
-                value = zlib.crc32(np.ascontiguousarray(some).tobytes())
-            self.fingerprint = child(self.fingerprint, int(value)) >> 1
+        settings = type(self).__name__, self._seed, num_samples, rows
+        self.fingerprint = digest_of(settings, *arguments)
 
     def __repr__(self) -> str:
         shown = {name: getattr(self, f"_{name}") for name in (*self._shown, "seed")}
@@ -154,7 +148,7 @@ class WeightedSampler(PlannedSampler):
         count = len(checked) if num_samples is None else whole("num_samples", num_samples, 1)
         if replacement not in (True, False):
             raise UsageError(f"{replacement=}", "Give True or False.")
-        super().__init__(count, len(checked), seed, checked, replacement)
+        super().__init__(count, len(checked), seed, checked, bool(replacement))
         self._chosen: npt.NDArray[np.uint64] | None = None
         self._weights: npt.NDArray[Any] = checked
         self._replacement = replacement

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from fastdata.plan.batches import Consumed, Plan, Rest, with_occurrences
 from fastdata.plan.draws import child
 from fastdata.plan.order import Order, Random, Sequential
-from fastdata.plan.schedule import Drawn, digest_of, ordered
+from fastdata.plan.position import digest_of
+from fastdata.plan.schedule import Drawn, ordered
 from fastdata.plan.sharding import Epoch
 from fastdata.text import human_size
 

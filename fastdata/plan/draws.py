@@ -40,7 +40,7 @@ from fastdata import _native
 from fastdata.errors import UsageError
 
 # The odd integer nearest 2**64 divided by the golden ratio.
-GAMMA = 0x9E3779B97F4A7C15
+GAMMA = np.uint64(0x9E3779B97F4A7C15)
 # Multipliers and shifts of variant 13.
 _FIRST64, _SECOND64 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFT27, _SHIFT30, _SHIFT31 = np.uint64(27), np.uint64(30), np.uint64(31)
@@ -59,6 +59,13 @@ def child(key: int, number: int) -> int:
     Both are ints, taken modulo 2**64, and so is the child. Different numbers give different ones.
     """
     return _native.draw_bits(key & _BITS, number & _BITS)
+
+
+def children(
+    keys: np.uint64 | npt.NDArray[np.uint64], numbers: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.uint64]:
+    """Return the `child` of one key for each number, or of each key for its own, as an array."""
+    return mix(keys + (numbers + np.uint64(1)) * GAMMA)
 
 
 def mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

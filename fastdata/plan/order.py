@@ -49,7 +49,6 @@ _ROUND_KEYS = np.array([child(0, number) for number in range(_MOST_ROUNDS)], dty
 
 _LARGEST_TABLE = 1 << 16
 
-_GAMMA64 = np.uint64(GAMMA)
 _SHIFT32 = np.uint64(32)
 
 _UInts = npt.NDArray[np.uint64]
@@ -223,9 +222,8 @@ class Windowed(Order):
         first = windows * narrow + np.minimum(windows, wide)
         starts = self._start(first)
         sizes = self._start(first + narrow + (windows < wide)) - starts
-        keys = windows * _GAMMA64
-        keys += np.uint64(self._windows_key)
-        x = starts + permute(x - starts, sizes, mix(keys), self._rounds)
+        keys = mix(windows * GAMMA + np.uint64(self._windows_key))
+        x = starts + permute(x - starts, sizes, keys, self._rounds)
 
         slots = self._slot(x)
         within = x - self._start(slots)
@@ -266,9 +264,8 @@ class Grouped(Order):
     def _samples(self, x: _UInts) -> _UInts:
         window = np.searchsorted(self._windows, x, "right") - 1
         first = self._windows[window]
-        keys = window.astype(np.uint64) * _GAMMA64
-        keys += np.uint64(self._windows_key)
-        x = first + permute(x - first, self._sizes[window], mix(keys), self._rounds)
+        keys = mix(window.astype(np.uint64) * GAMMA + np.uint64(self._windows_key))
+        x = first + permute(x - first, self._sizes[window], keys, self._rounds)
         slots = np.searchsorted(self._begins, x, "right") - 1
         samples: _UInts = self._starts[slots] + (x - self._begins[slots])
         return samples
@@ -338,7 +335,7 @@ def _network(x: _UInts, a: _UInts, b: _UInts, keys: _UInts, rounds: int) -> _UIn
     right = x // a
     left = x - right * a
     for number in range(rounds):
-        drawn = right * _GAMMA64
+        drawn = right * GAMMA
         drawn += keys + _ROUND_KEYS[number]
         mix(drawn)
         # The upper half times a, its upper half: uniform in [0, a).

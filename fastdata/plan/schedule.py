@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -271,13 +270,3 @@ _SUBSTITUTE = 1 << 20
 _MOST = 1 << 62
 
 _HINT = "See what is wrong with the dataset by fastdata verify."
-
-
-def digest_of(*parts: Any) -> int:
-    """Return a checksum of arrays, and of what prints the same wherever it is equal."""
-    digest = 0
-    for part in parts:
-        array = isinstance(part, np.ndarray)
-        data: Any = np.ascontiguousarray(part) if array else repr(part).encode()
-        digest = zlib.crc32(data, digest)
-    return digest

@@ -12,7 +12,8 @@ from fastdata.decode.limits import Limits
 from fastdata.errors import called
 from fastdata.once import once
 from fastdata.plan.mixture import MixedRows
-from fastdata.plan.schedule import Indices, Numbering, digest_of
+from fastdata.plan.position import digest_of
+from fastdata.plan.schedule import Indices, Numbering
 from fastdata.storage.fields import IMAGES, Field, common_fields
 from fastdata.transforms.outcomes import Refusal
 from fastdata.transforms.recipe import Recipe
