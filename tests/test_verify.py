@@ -417,6 +417,8 @@ class TestFields:
         with WebServer(path.parent) as server:
             url = f"{server.url}/{container}"
             assert found(url) == ""
+            ranges = [one for one in server.requests if one.range and "text.arrow" in one.path]
+            assert len(ranges) == 1  # of three pieces
             image = path / "../tree/5.png" if container == "folder" else next(path.glob("*.tar"))
             image.unlink()
             assert f"{image.name}: No such file" in found(url, fast=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -135,9 +135,11 @@ def check_pieces(
     assert stored.file is not None
     path = f"{source.location}/{stored.file}"
     name, meaning, findings = stored.field.name, stored.field.format, []
-    for number in range(start, stop):
+    places = enumerate(source.index_of(name).rows(start, stop), start)
+    for (_, number, _), outcome in _read(source, ((name, *place) for place in places)):
         try:
-            piece = source.piece(name, number)
+            data = outcome if isinstance(outcome, bytes) else None
+            piece = source.piece(name, number, data)
         except DatasetError as error:
             findings.append(Finding(path, error.what.removeprefix(f"{source.location}: ")))
             continue
@@ -173,36 +175,44 @@ def check_rows(
 ) -> list[Finding]:
     """Check the blobs of some fields, the image first, of some samples."""
     findings = []
-    for window in _windows(source, names, start, stop):
-        outcomes: Iterable[bytes | FastdataError | None] = repeat(None)
-        if isinstance(source, RemoteSource):
-            outcomes = source.read_each([(row, number) for _, number, row in window])
-        for (name, number, row), outcome in zip(window, outcomes, strict=False):
-            if name == IMAGE.name:
-                report(1, row.length)
-            finding = check(source, name, row, number, outcome)
-            if finding is not None:
-                findings.append(finding)
+    for (name, number, row), outcome in _read(source, _blobs(source, names, start, stop)):
+        if name == IMAGE.name:
+            report(1, row.length)
+        finding = check(source, name, row, number, outcome)
+        if finding is not None:
+            findings.append(finding)
     return findings
 
 
-def _windows(
-    source: IndexedSource, names: Sequence[str], start: int, stop: int
-) -> Iterator[list[tuple[str, int, Row]]]:
-    """Yield runs of blobs that memory has room for, as (field, number, row)."""
-    window: list[tuple[str, int, Row]] = []
-    size = 0
+#: A blob, or a piece of a column: its field, number and row of the index.
+_Place: TypeAlias = tuple[str, int, Row]
+
+
+def _blobs(source: IndexedSource, names: Sequence[str], start: int, stop: int) -> Iterator[_Place]:
     fields = [source.index_of(name).rows(start, stop) for name in names]
     for number, rows in enumerate(zip(*fields, strict=True), start):
         for name, row in zip(names, rows, strict=True):
             if row.length or name == IMAGE.name:
-                window.append((name, number, row._replace(key=rows[0].key)))
-                size += row.length
-        if size >= _WINDOW:
-            yield window
+                yield name, number, row._replace(key=rows[0].key)
+
+
+def _read(
+    source: IndexedSource, places: Iterable[_Place]
+) -> Iterator[tuple[_Place, bytes | FastdataError | None]]:
+    """Yield places; those behind a URL with what reading them gives, many at once."""
+    if not isinstance(source, RemoteSource):
+        yield from zip(places, repeat(None))
+        return
+    window: list[_Place] = []
+    size = 0
+    for place in chain(places, [None]):
+        if place is None or size >= _WINDOW:
+            outcomes = source.read_each([(row, number) for _, number, row in window])
+            yield from zip(window, outcomes, strict=True)
             window, size = [], 0
-    if window:
-        yield window
+        if place is not None:
+            window.append(place)
+            size += place[2].length
 
 
 def _sample(row: Row, number: int) -> str:

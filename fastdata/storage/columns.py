@@ -182,9 +182,10 @@ class ColumnReader:
         elif self._bytes > KEPT_BYTES // 2:
             self._older, self._recent, self._bytes = recent, {}, 0
 
-    def piece(self, number: int) -> pa.Array:
-        """Return a piece, without keeping it; see `values` for errors."""
-        (data,) = self._read([self._record(number)])
+    def piece(self, number: int, data: bytes | None = None) -> pa.Array:
+        """Return a piece, without keeping it; ``data`` if it is read."""
+        if data is None:
+            (data,) = self._read([self._record(number)])
         return self._decoded(number, data)
 
     def _record(self, number: int) -> Row:

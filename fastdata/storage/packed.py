@@ -274,10 +274,10 @@ class IndexedSource(LearningSource):
                 self._check_label(int(label), "a sample")
             return labels
 
-    def piece(self, field: str, number: int) -> pa.Array:
-        """Return a piece of a column, without keeping it in memory."""
+    def piece(self, field: str, number: int, data: bytes | None = None) -> pa.Array:
+        """Return a piece of a column, without keeping it in memory; ``data`` if it is read."""
         with self._guard():
-            return self._reader_of(field).piece(number)
+            return self._reader_of(field).piece(number, data)
 
     def _reader_of(self, field: str) -> ColumnReader:
         reader = self._readers.get(field)
