@@ -22,11 +22,7 @@ from torch.utils.data import (
 from fastdata.dataset import ImageDataset
 from fastdata.errors import UsageError
 from fastdata.loading.mixture import Mixture, group_of, leaves, mixtures_in
-from fastdata.loading.neighbours import (
-    blocks_of,
-    warn_of_neighbours,
-    warn_of_rereading,
-)
+from fastdata.loading.neighbours import blocks_of, warn_of_neighbours, warn_of_rereading
 from fastdata.loading.samplers import PlannedBatches, PlannedSampler, own_ranks
 from fastdata.loading.sharded import SequentialOrder, ShardedSampler, ShuffledRows
 from fastdata.plan.draws import rank_key
