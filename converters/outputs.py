@@ -23,7 +23,7 @@ from fastdata.machine import usable_cpus
 from fastdata.storage.arrow import array, as_numpy
 from fastdata.storage.columns import rows_per_piece, write_column
 from fastdata.storage.fields import IMAGE, LABEL, StoredField, in_file_name
-from fastdata.storage.files import PARTIAL_SUFFIX, crc32c_file, publish, whole_file, whole_files
+from fastdata.storage.files import PARTIAL_SUFFIX, crc32c_file, publish, sync, whole_file
 from fastdata.storage.formats import lmdb
 from fastdata.storage.manifest import ELSEWHERE, FileEntry
 from fastdata.storage.records import INDEX_NAME, ROWS_PER_BATCH, SCHEMA, write_index
@@ -142,30 +142,34 @@ class Outputs:
         numbers = {entry.name: number for number, entry in enumerate(files)}
         nulls = {name for part in parts for name in part.nulls}
         cpus = usable_cpus()  # reads files of the kernel
+        rows = self.rows(parts, numbers, IMAGE.name)
+        written = [job.work / INDEX_NAME]
+        write_index(written[0], _counted(rows, kinds), samples, made)
         stored = [StoredField(IMAGE), *([StoredField(LABEL)] if job.classes else [])]
-        written: list[str] = []
-        with whole_files(job.out) as temporary:
-            rows = self.rows(parts, numbers, IMAGE.name)
-            write_index(temporary(INDEX_NAME), _counted(rows, kinds), samples, made)
-            for place, field in enumerate(job.fields):
-                field = field._replace(nullable=field.name in nulls)
-                name = in_file_name(place, field.name)
-                index = f"_index-{name}.rows"
-                if field.type is None:
-                    one = StoredField(field, index)
-                    rows = self.rows(parts, numbers, field.name)
-                    write_index(temporary(index), rows, samples, made)
-                else:
-                    size = sum(part.field_bytes[field.name] for part in parts)
-                    column, number = f"_field-{name}.arrow", len(files) + len(written)
-                    one = StoredField(field, index, column, rows_per_piece(size, samples))
-                    arrays = (batch.column(0) for batch in self._section(parts, field.name))
-                    paths = temporary(column), temporary(index)
-                    write_column(*paths, one, number, arrays, samples, made)
-                    written.append(column)
-                written.append(index)
-                stored.append(one)
-        files += [entry_of(job.out / name, cpus) for name in written]
+        for place, field in enumerate(job.fields):
+            field = field._replace(nullable=field.name in nulls)
+            name = in_file_name(place, field.name)
+            index = job.work / f"_index-{name}.rows"
+            if field.type is None:
+                one = StoredField(field, index.name)
+                write_index(index, self.rows(parts, numbers, field.name), samples, made)
+            else:
+                size = sum(part.field_bytes[field.name] for part in parts)
+                path = job.work / f"_field-{name}.arrow"
+                one = StoredField(field, index.name, path.name, rows_per_piece(size, samples))
+                arrays = (batch.column(0) for batch in self._section(parts, field.name))
+                write_column(path, index, one, len(files), arrays, samples, made)
+                files.append(entry_of(path, cpus))
+                written.append(path)
+            files.append(entry_of(index, cpus))
+            written.append(index)
+            stored.append(one)
+        # All are flushed, then all renamed: a flush commits the names of all.
+        for path in written:
+            sync(path)
+        for path in written:
+            os.replace(path, job.out / path.name)
+        sync(job.out)
         return dict(sorted(kinds.items(), key=lambda kind: -kind[1].images)), tuple(stored)
 
 

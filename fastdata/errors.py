@@ -72,7 +72,8 @@ class FastdataError(Exception):
     """
 
     def __init__(self, what: str, hint: str = "") -> None:
-        what, hint = printable(what), printable(hint, keep="\n")
+        # torch rebuilds a worker's error from lines of a traceback, without a hint.
+        what, hint = printable(what, keep="" if hint else "\n"), printable(hint, keep="\n")
         # Pickling passes `args` to this constructor, so they are both of its arguments.
         super().__init__(what, hint)
         self.what = what

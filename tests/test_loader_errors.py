@@ -641,3 +641,17 @@ def test_a_batch_too_large_for_memory_says_so() -> None:
     data = images(Resize((10**6, 10**6)))
     with pytest.raises(MemoryError, match=r"8, 1000000, 1000000, 3\), 2\.4e\+04 GB: give the"):
         next(iter(make(data)))
+
+
+def test_an_error_in_a_worker_of_torchs_keeps_its_lines(tmp_path: Path) -> None:
+    (tmp_path / "tree" / "0").mkdir(parents=True)
+    (tmp_path / "tree" / "0" / "a.jpg").write_bytes(broken_jpeg())
+    pack_tree(tmp_path / "tree", tmp_path / "set", "shards")
+    opened = ImageDataset(tmp_path / "set", Resize((8, 8)))
+    with pytest.raises(SampleError) as caught:
+        list(torch.utils.data.DataLoader(opened, num_workers=1))
+    with pytest.raises(SampleError) as here:
+        opened[0]
+    lines = str(caught.value).splitlines()
+    assert "Original Traceback (most recent call last):" in lines
+    assert here.value.hint in lines

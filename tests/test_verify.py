@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import os
 import shutil
 import tempfile
@@ -295,6 +296,19 @@ def test_an_unreadable_file_is_one_problem(made_tree: Path) -> None:
     assert shard == (str(closed[0]), f"{denied}; {len(inside)} samples in it not checked")
     assert fast == (str(closed[0]), denied)
     assert image == (str(closed[1]), denied)
+
+
+def test_a_disk_that_fails_after_the_checksum_is_a_problem(sound: Path) -> None:
+    file, read = sound / "parquet" / FILES["parquet"], os.pread
+
+    def fail(descriptor: int, *where: int) -> bytes:
+        if os.path.samestat(os.fstat(descriptor), file.stat()):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(descriptor, *where)
+
+    with mock.patch.object(os, "pread", fail):
+        problems = verify(sound / "parquet", workers=1).problems
+    assert (str(file), os.strerror(errno.EIO)) in problems
 
 
 class TestFields:

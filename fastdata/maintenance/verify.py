@@ -381,17 +381,17 @@ def _check_file(
     path = source.location / entry.name
     try:
         checksum = f"{crc32c_file(path, _THREADS):08x}"
+        if checksum != entry.crc32c:
+            what = f"has CRC-32C {checksum}, the manifest says {entry.crc32c}"
+            return [Finding(str(path), what)]
+        if number < 0:
+            return []
+        if number < source.manifest.blob_files:
+            return _check_container(source, fields, number, path)
+        columns = (stored for stored in fields if stored.file == entry.name)
+        return [one for stored in columns for one in check_column_file(source, stored)]
     except OSError as error:
         return [Finding(str(path), reason(error))]
-    if checksum != entry.crc32c:
-        what = f"has CRC-32C {checksum}, the manifest says {entry.crc32c}"
-        return [Finding(str(path), what)]
-    if number < 0:
-        return []
-    if number < source.manifest.blob_files:
-        return _check_container(source, fields, number, path)
-    columns = (stored for stored in fields if stored.file == entry.name)
-    return [one for stored in columns for one in check_column_file(source, stored)]
 
 
 def _check_container(

@@ -126,35 +126,15 @@ def crc32c_file(path: str | os.PathLike[str], threads: int = 1, *, block: int = 
 def whole_file(path: Path) -> Iterator[Path]:
     """Make a file appear under its name when it is complete, or not at all.
 
-    Yield the temporary path to write to.
+    Yield the temporary path to write to. At the end, the file is flushed to the disk,
+    then renamed; after an exception it is removed.
     """
-    with whole_files(path.parent) as temporary:
-        yield temporary(path.name)
-
-
-@contextmanager
-def whole_files(folder: Path) -> Iterator[Callable[[str], Path]]:
-    """Make files of a folder appear under their names when all are complete, or not at all.
-
-    Yield a function that returns the temporary path to write a file to, by its name. At the end,
-    files are flushed to the disk, then renamed; after an exception they are removed.
-    """
-    temporary: dict[str, Path] = {}
-
-    def begin(name: str) -> Path:
-        temporary[name] = temporary_name(folder / name)
-        return temporary[name]
-
+    temporary = temporary_name(path)
     try:
-        yield begin
-        for path in temporary.values():
-            sync(path)
-        for name, path in temporary.items():
-            os.replace(path, folder / name)
-        sync(folder)
+        yield temporary
+        publish(temporary, path)
     except BaseException:
-        for path in temporary.values():
-            path.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
