@@ -32,7 +32,13 @@ from fastdata.loading.fields.names import (
     row_number,
     row_numbers,
 )
-from fastdata.loading.fields.readable import Readable, Unreadable, other_style, overridden
+from fastdata.loading.fields.readable import (
+    Readable,
+    Unreadable,
+    images_among,
+    other_style,
+    overridden,
+)
 from fastdata.loading.fields.samples import NativeSamples, value_of
 from fastdata.loading.fields.targets import require_still, warn_of_fields, warn_of_targets
 from fastdata.once import once
@@ -41,7 +47,6 @@ from fastdata.staging.place import DatasetPlace
 from fastdata.storage.cache import Cache
 from fastdata.storage.contents import DatasetContents
 from fastdata.storage.field_source import FieldSource, MissingError
-from fastdata.storage.fields import IMAGES
 from fastdata.storage.hugging_face import Hub, is_hub, open_hub, split_formats
 from fastdata.storage.learnt import LearningSource
 from fastdata.storage.listed import FileList, FilesSource
@@ -465,10 +470,12 @@ class ImageDataset(DatasetContents, NativeSamples):
             files = list(folder.samples)  # the folder's own may be changed in place
             opener = partial(self._opened, files=FileList(files, folder.classes))
             what = f"{type(folder).__name__} of {human_count(len(files), 'file')}"
+        joint = self.transforms is not None
+        images = images_among(self._source.fields, joint)
         by_field = {
             name: self.field_transforms.get(name)
             for name in self.fields
-            if name != "image" and self.is_image(name)
+            if name != "image" and name in images
         }
         return self._readable(
             what=what,
@@ -476,7 +483,7 @@ class ImageDataset(DatasetContents, NativeSamples):
             open=opener,
             transform=self.transforms or self.transform,
             target_transform=self.target_transform,
-            joint=self.transforms is not None,
+            joint=joint,
             recipe=self._compiled(),
             files=files,
             field_recipes={name: compile_recipe(one) for name, one in by_field.items()},
@@ -575,11 +582,6 @@ class ImageDataset(DatasetContents, NativeSamples):
     @once
     def _table_size(self) -> tuple[int, int] | None:
         return common_size(self._source, self.limits)
-
-    def is_image(self, name: str) -> bool:
-        """Return whether a field has images, or masks that no transform moves."""
-        kinds = IMAGES if self.transforms is None else ("image",)
-        return any(one.name == name and one.kind in kinds for one in self._source.fields)
 
 
 # Methods that decide which samples an `ImageDataset` has, and what they are.

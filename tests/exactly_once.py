@@ -22,6 +22,7 @@ import torch
 from fastdata.errors import SampleError
 from fastdata.loading.arguments import Arguments
 from fastdata.loading.batching import find_batching, planned_batching
+from fastdata.loading.fields.buffers import BufferPool
 from fastdata.loading.fields.computed import NumberField
 from fastdata.loading.fields.field import Batch, BatchField, Context
 from fastdata.loading.fields.pipeline import Pipeline
@@ -186,7 +187,7 @@ class Run:
         how: Any = {"among": among, "drops": self.on_error == "drop"}
         schedule = BatchSchedule(batches, Numbering(self.n, self.subset), key, known, **how)
         progress = PassProgress(start, length)
-        about: Any = arguments, progress, length, None, lambda: None
+        about: Any = arguments, progress, length, lambda: None
         begun = Begun(self._pipeline(), schedule, key, *about)
         batches = NativeIterator(lambda: begun, lambda: length, LatestPass())
         return Rank(length, progress, batches)
@@ -196,7 +197,7 @@ class Run:
         about: Any = {"keys": (), "as_torch": False, "transforms_targets": False}
         images: Any = SimpleNamespace(fields=("image", "label"), **about)
         none: Any = None
-        context = Context(images, source, none, none, none, Counters(1))
+        context = Context(images, source, none, BufferPool(0, False), none, Counters(1))
         index = NumberField("index", context, lambda planned: planned.numbers)
         return Pipeline(context, {"image": Keys(self.bad, context), "index": index})
 

@@ -9,7 +9,7 @@ from fastdata.plan.draws import GAMMA, mix
 
 
 def bits(keys: npt.NDArray[np.uint64], draw: int) -> npt.NDArray[np.uint64]:
-    return mix(keys + np.uint64(((draw + 1) * GAMMA) & 0xFFFF_FFFF_FFFF_FFFF))
+    return mix(keys + np.uint64(((draw + 1) * int(GAMMA)) & 0xFFFF_FFFF_FFFF_FFFF))
 
 
 def uniforms(keys: npt.NDArray[np.uint64], draw: int) -> npt.NDArray[np.float64]:

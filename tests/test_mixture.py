@@ -352,7 +352,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a path inside": (lambda: Mixture({"a": Subset("train", [0])}), "is a path"),  # type: ignore[arg-type]
     "cold": (lambda: mixed(temperature=0), "above 0"),
     "a rule": (lambda: mixed(samples="all"), "one of sum, endless"),
-    "too many": (lambda: mixed(samples=1 << 70), "is too long"),
+    "too many": (lambda: mixed(samples=1 << 70), "samples="),
     "half": (lambda: mixed(group=1.5), "group=1.5"),
     "groups": (lambda: mixed(group=7), "multiple of 7"),
     "empty": (lambda: Mixture({"a": Subset(images(), [])}), "'a' has no samples"),

@@ -23,6 +23,7 @@ from fastdata.loading.fields.image import ImageField
 from fastdata.loading.fields.pipeline import Pipeline, open_pipeline
 from fastdata.loading.loader import DataLoader
 from fastdata.loading.native import NativePath
+from fastdata.loading.passes import WrappedPass
 from fastdata.loading.resolved import Resolved
 from fastdata.plan.position import LatestPass
 from fastdata.storage.cache import Cache
@@ -172,23 +173,16 @@ class _DALIPath(NativePath):
         return open_pipeline(context, self._recipes, self._readables, self._config.fields, images)
 
 
-class _OnCopyStream(Iterator[Any]):
-    """Iterator whose batches are made on, and for, the copy stream of a GPU."""
+class _OnCopyStream(WrappedPass):
+    """Pass whose batches are made on, and for, the copy stream of a GPU."""
 
-    def __init__(self, batches: Any, device: torch.device) -> None:
-        self._batches, self._device = batches, device
-        self.close = batches.close
-
-    def __len__(self) -> int:
-        return len(self._batches)
+    def __init__(self, batches: Iterator[Any], device: torch.device) -> None:
+        super().__init__(batches)
+        self._device = device
 
     def __next__(self) -> Any:
         with on_device(self._device), on_stream(copy_stream(self._device)):
             return next(self._batches)
-
-    def ready(self) -> bool:
-        """Return whether ``next`` would return at once."""
-        return bool(self._batches.ready())
 
 
 def _require_dali() -> None:

@@ -98,7 +98,8 @@ class Graph:
     def _define(self) -> list[Any]:
         """Return the outputs of a pipeline: a batch of images for each view."""
         fn, types = dali().fn, dali().types
-        data, decoding = _files_input(), _arguments(self.device_id)
+        data = fn.external_source(name="data", ndim=1, dtype=types.UINT8, no_copy=True)
+        decoding = _arguments(self.device_id)
         # On a GPU, decoding a region may fail (github.com/NVIDIA/nvImageCodec/issues/55).
         whole = None if self.device_id is None else fn.decoders.image(data, **decoding)
         results = []
@@ -162,12 +163,6 @@ def _arguments(device_id: int | None) -> dict[str, Any]:
         return {**chosen, "device": "cpu"}
     # All JPEGs for the engine, if there is one.
     return {**chosen, "device": "mixed", "hw_decoder_load": 1.0}
-
-
-def _files_input() -> Any:
-    """Return the input of a pipeline: the bytes of files, named "data"."""
-    uint8 = dali().types.UINT8
-    return dali().fn.external_source(name="data", ndim=1, dtype=uint8, no_copy=True)
 
 
 @functools.cache

@@ -89,12 +89,14 @@ def after_fork() -> RuntimeError:
     )
 
 
-def cannot_pickle() -> TypeError:
-    """Return the error for an iterator that is pickled or copied."""
-    return TypeError(
-        "an iterator over batches cannot be pickled or copied: it has threads and memory of this "
-        "process. Pickle the loader, and its state_dict() for the position"
-    )
+class BatchIterator(Iterator[Any]):
+    """Iterator over batches, which is neither pickled nor copied."""
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an iterator over batches cannot be pickled or copied: it has threads and memory of "
+            "this process. Pickle the loader, and its state_dict() for the position"
+        )
 
 
 #: Device memory of the parent's iterators in a forked child, which must never free it.
@@ -110,7 +112,7 @@ class _Sent:
     error: Exception | None = None
 
 
-class DeviceIterator(Iterator[Any]):
+class DeviceIterator(BatchIterator):
     """Iterator of batches on a device, in order.
 
     It has no Python thread. When the consumer takes a batch, its own thread starts the next
@@ -146,12 +148,6 @@ class DeviceIterator(Iterator[Any]):
         self._taking = threading.RLock()
         self._process = os.getpid()
         self._closed = False
-
-    def __iter__(self) -> DeviceIterator:
-        return self
-
-    def __reduce__(self) -> NoReturn:
-        raise cannot_pickle()
 
     def __len__(self) -> int:
         return len(self._batches)  # type: ignore[arg-type]

@@ -35,20 +35,19 @@ TorchLoader = torch.utils.data.DataLoader
 #: Torch's arguments that are true or false, or None for false: it takes "no" for True.
 _SWITCHES = ("shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order")
 
+_FUNCTION: tuple[Any, str] = Callable | None, "Give a function, or None."
+#: Types of arguments.
+_KINDS: dict[str, tuple[Any, str]] = {
+    "collate_fn": _FUNCTION,
+    "batch_transform": _FUNCTION,
+    "worker_init_fn": _FUNCTION,
+    "num_workers": (SupportsIndex, 'Give a whole number, or "auto".'),
+    "prefetch_factor": (SupportsIndex | None, "Give a whole number of batches, or None."),
+    "generator": (torch.Generator | None, "Give a torch.Generator, or None."),
+}
+
 #: Values of ``on_error``.
 ON_ERROR = ("raise", "skip", "drop", "zero")
-
-#: Arguments of fastdata's.
-OWN = (
-    "order",
-    "seed",
-    "shard",
-    "device",
-    "fields",
-    "on_error",
-    "batch_transform",
-    "require_native",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,24 +89,15 @@ class Arguments:
             self._settle("order", as_order(self.order))
         if self.on_error not in ON_ERROR:
             raise UsageError(f"on_error={self.on_error!r}", f"Give one of {', '.join(ON_ERROR)}.")
-        for name in ("collate_fn", "batch_transform", "worker_init_fn"):
+        for name, (kind, hint) in _KINDS.items():
             value = getattr(self, name)
-            if value is not None and not callable(value):
-                raise UsageError(f"{name}={value!r} cannot be called", "Give a function, or None.")
+            if not isinstance(value, kind):
+                raise UsageError(f"{name}={value!r}", hint)
         for name in ("require_native", *_SWITCHES):
             value = getattr(self, name)
             if value not in (True, False) and (value is not None or name == "require_native"):
                 raise UsageError(f"{name}={value!r}", "Give True or False.")
-        if not isinstance(self.num_workers, SupportsIndex):
-            hint = 'Give a whole number, or "auto".'
-            raise UsageError(f"num_workers={self.num_workers!r}", hint)
         self._settle("num_workers", operator.index(self.num_workers))
-        if not isinstance(self.prefetch_factor, SupportsIndex | None):
-            hint = "Give a whole number of batches, or None."
-            raise UsageError(f"prefetch_factor={self.prefetch_factor!r}", hint)
-        if not isinstance(self.generator, torch.Generator | None):
-            hint = "Give a torch.Generator, or None."
-            raise UsageError(f"generator={self.generator!r}", hint)
         for name in ("sampler", "batch_sampler"):
             value = getattr(self, name)
             iterable = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
@@ -207,7 +197,7 @@ class Arguments:
 
 def torchs(arguments: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """Return the arguments that torch's constructor takes."""
-    known = inspect.signature(TorchLoader).parameters  # in_order since torch 2.6
+    known = inspect.signature(TorchLoader).parameters
     return {name: value for name, value in (arguments | changes).items() if name in known}
 
 

@@ -22,18 +22,13 @@ from torch.utils.data import (
 from fastdata.dataset import ImageDataset
 from fastdata.errors import UsageError
 from fastdata.loading.mixture import Mixture, group_of, leaves, mixtures_in
-from fastdata.loading.neighbours import (
-    blocks_of,
-    starts_of,
-    warn_of_neighbours,
-    warn_of_rereading,
-)
+from fastdata.loading.neighbours import blocks_of, warn_of_neighbours, warn_of_rereading
 from fastdata.loading.samplers import PlannedBatches, PlannedSampler, own_ranks
 from fastdata.loading.sharded import SequentialOrder, ShardedSampler, ShuffledRows
-from fastdata.plan.draws import child, rank_key
+from fastdata.plan.draws import rank_key
 from fastdata.plan.order import AUTO, Order, OrderLike, QuasiRandom, make_order
 from fastdata.plan.packing import Packed
-from fastdata.plan.position import PLANNED, Fingerprint, Position
+from fastdata.plan.position import PLANNED, Fingerprint, Position, digest_of
 from fastdata.plan.schedule import Drawn, ordered, sampled
 from fastdata.plan.sharding import Epoch
 from fastdata.text import human_count
@@ -186,7 +181,8 @@ class OrderedBatching(Batching):
             return super().beginning(epoch, seed, rows)
         several = [mixture.plan.fingerprint(epoch) for mixture in mixtures_in(self._dataset)]
         several += [] if self.row_sampler is None else [self.row_sampler.fingerprint]
-        fingerprint = Fingerprint(self.samples, str(self.order), _digest(rows, *several))
+        digest = digest_of(rows, *several) if rows or several else 0
+        fingerprint = Fingerprint(self.samples, str(self.order), digest)
         # A drawn seed serves one epoch, so torch's seed alone decides which order comes.
         given = self._arguments.seed is not None
         drawn = not given and self.ranks is None and self.row_sampler is None
@@ -249,7 +245,7 @@ class PlannedBatching(Batching):
         own = self.planned.beginning(epoch)
         if not rows:
             return own
-        digest = _digest(own.fingerprint.digest, rows)
+        digest = digest_of(own.fingerprint.digest, rows)
         return replace(own, fingerprint=replace(own.fingerprint, digest=digest))
 
     def require(self, position: Position, own: Position, seed: int | None) -> Position:
@@ -423,7 +419,9 @@ def _sharded(
     order = order or ("random" if shuffle else "sequential")
     samples = len(dataset if planned is None else planned)
     plan = _share(arguments, samples, arguments.ranks or (0, 1), group > 1)
-    return ShardedSampler(dataset, plan, order, arguments.seed or 0, starts_of(dataset), planned)
+    blocks = blocks_of(dataset)
+    starts = None if blocks is None else blocks.starts
+    return ShardedSampler(dataset, plan, order, arguments.seed or 0, starts, planned)
 
 
 def _share(
@@ -442,11 +440,3 @@ def _draws_once(batch_sampler: Any, samples: int) -> bool:
     if type(sampler) in (RandomSampler, ShuffledRows):
         return not sampler.replacement and sampler.num_samples <= samples
     return type(sampler) in (SequentialSampler, SequentialOrder, DistributedSampler)
-
-
-def _digest(*parts: int) -> int:
-    """Return a number that tells these checksums from others; 0 if all are 0."""
-    digest = 0
-    for part in filter(None, parts):
-        digest = child(digest, part)
-    return digest >> 1  # as a signed integer of 64 bits

@@ -6,7 +6,7 @@ it four times as slow. So batches stay bytes here, and the device scales them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,23 +91,24 @@ def _check_samples(samples: Sequence[Any]) -> int:
             "A batch has at least one: check the sampler, and any filter of samples.",
         )
     for i, sample in enumerate(samples):
-        if not isinstance(sample, tuple | list) or len(sample) < 2:
-            shown = f"{_name(sample)} of {len(sample)}" if _sized(sample) else _name(sample)
+        several = isinstance(sample, tuple | list)
+        if not several or len(sample) < 2:
+            shown = _name(sample) + (f" of {len(sample)}" if several else "")
             raise UsageError(
                 f"sample {i} of the batch is {shown}, not (image, label)",
                 "Let the dataset return tuples (image, label, ...); if there is no label, a 0.",
             )
-        if len(sample) != len(samples[0]):
-            raise UsageError(
-                f"sample {i} of the batch has {len(sample)} elements, sample 0 has "
-                f"{len(samples[0])}",
-                "Let the dataset return as many elements for every sample.",
-            )
+    hint = "Let the dataset return as many elements for every sample."
+    _require_alike(list(map(len, samples)), "{} elements".format, "", hint)
     return len(samples[0])
 
 
-def _sized(sample: Any) -> bool:
-    return isinstance(sample, tuple | list)
+def _require_alike(forms: list[Any], words: Callable[[Any], str], view: str, hint: str) -> None:
+    """Raise UsageError if a sample has another form than the first; ``words`` describe it."""
+    for number, form in enumerate(forms):
+        if form != forms[0]:
+            has = f"sample {number} of the batch has {words(form)}, sample 0 {words(forms[0])}"
+            raise UsageError(view + has, hint)
 
 
 def _name(thing: Any) -> str:
@@ -126,58 +127,50 @@ def _is_whole(label: Any) -> bool:
         dtype = label.dtype
         number = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
         return label.ndim == 0 and number
-    if isinstance(label, np.ndarray):
-        return label.ndim == 0 and label.dtype.kind in "iu"
-    return isinstance(label, int | np.integer) and not isinstance(label, bool)
+    if not isinstance(label, int | np.generic | np.ndarray):
+        return False
+    array = np.asarray(label)
+    return array.ndim == 0 and array.dtype.kind in "iu"
 
 
 def _images(images: list[Any], view: str) -> Any:
     """Return a batch of one image a sample; for several views, a list or dict of batches."""
-    if isinstance(images[0], dict):
-        for i, sample in enumerate(images):
-            if not isinstance(sample, dict) or sample.keys() != images[0].keys():
-                shown = ", ".join(sample) if isinstance(sample, dict) else _name(sample)
-                raise UsageError(
-                    f"sample {i} of the batch has {shown} for views of its image, sample 0 has "
-                    f"{', '.join(images[0])}",
-                    "Let the transform make the same views of every image.",
-                )
+    hint = "Let the transform make the same views of every image."
+    _require_alike(list(map(_views, images)), str, view, hint)
+    first = images[0]
+    if isinstance(first, dict) and first:
         return {
-            name: _images([sample[name] for sample in images], f"{view}{name}, ")
-            for name in images[0]
+            name: _images([sample[name] for sample in images], f"{view}{name}, ") for name in first
         }
-    if not isinstance(images[0], list | tuple):
-        return _batch(images, view)
-    views = len(images[0])
-    if views == 0:
-        raise UsageError("sample 0 of the batch has no views of its image", _TAKEN)
-    for i, sample in enumerate(images):
-        if not isinstance(sample, list | tuple) or len(sample) != views:
-            shown = f"{len(sample)}" if isinstance(sample, list | tuple) else _name(sample)
-            raise UsageError(
-                f"sample {i} of the batch has {shown} for views of its image, sample 0 has {views}",
-                "Let the transform make as many views of every image.",
-            )
-    return [_images([sample[k] for sample in images], f"{view}view {k} of ") for k in range(views)]
+    if isinstance(first, list | tuple) and first:
+        several = enumerate(zip(*images, strict=True))
+        return [_images(list(own), f"{view}view {at} of ") for at, own in several]
+    return _batch(images, view)
+
+
+def _views(image: Any) -> str:
+    """Return the names or the number of an image's views, in words."""
+    if isinstance(image, dict):
+        return f"the views {', '.join(sorted(map(str, image)))}"
+    if isinstance(image, list | tuple):
+        return f"{len(image)} views"
+    return "one image"
 
 
 def _batch(images: list[Any], view: str) -> torch.Tensor:
-    height, width = _size(images[0], f"{view}sample 0")
+    sizes = [_size(image, f"{view}sample {i} of the batch") for i, image in enumerate(images)]
+    height, width = sizes[0]
+    side = min(224, height, width)
+    hint = (
+        "Give the dataset a transform that makes all images one size, such as "
+        f"RandomResizedCrop({side}), or Resize({side}) and CenterCrop({side})."
+    )
+    _require_alike(sizes, lambda size: f"the size {human_size(*size[::-1])}", view, hint)
     batch = _empty(len(images), height, width)
     pixels = batch.permute(0, 2, 3, 1).numpy()
     memory = pixels.reshape(-1).data
     length = 3 * height * width
     for i, image in enumerate(images):
-        where = f"{view}sample {i}"
-        size = _size(image, where)
-        if size != (height, width):
-            side = min(224, *size, height, width)
-            raise UsageError(
-                f"{where} of the batch has the size {human_size(*size[::-1])}, sample 0 "
-                f"{human_size(width, height)}",
-                "Give the dataset a transform that makes all images one size, such as "
-                f"RandomResizedCrop({side}), or Resize({side}) and CenterCrop({side}).",
-            )
         if isinstance(image, Image.Image):
             # Pillow's fastest public access to pixels; np.asarray uses it, too, with overhead.
             memory[i * length : (i + 1) * length] = _rgb(image).tobytes()
@@ -205,33 +198,28 @@ def _size(image: Any, where: str) -> tuple[int, int]:
             image.load()
         except (OSError, SyntaxError, ValueError, EOFError) as error:
             raise SampleError(
-                f"{where} of the batch cannot be decoded: {error}",
+                f"{where} cannot be decoded: {error}",
                 "Find all such images with fastdata verify; or load them in the dataset, which "
                 "knows the file.",
             ) from error
         return image.height, image.width
-    if isinstance(image, np.ndarray):
-        _check_levels(image.dtype == np.uint8, f"{where} of the batch is an array", image.dtype)
-        if image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3):
-            return image.shape[0], image.shape[1]
-        raise UsageError(f"{where} of the batch is an array of shape {image.shape}", _TAKEN)
+    where = f"{where} is {_name(image)}"
+    if not isinstance(image, np.ndarray | torch.Tensor):
+        raise UsageError(f"{where}, not an image", _TAKEN)
+    dtype = str(image.dtype).removeprefix("torch.")
+    if dtype != "uint8":
+        raise UsageError(f"{where} of {dtype}, not of uint8", _NO_FLOATS)
+    form = tuple(image.shape)
     if isinstance(image, torch.Tensor):
-        _check_levels(image.dtype == torch.uint8, f"{where} of the batch is a tensor", image.dtype)
         if image.device.type != "cpu":
-            raise UsageError(
-                f"{where} of the batch is a tensor on {image.device}",
-                "fast_collate needs CPU tensors: remove the transform that moves it.",
-            )
-        if image.ndim == 3 and image.shape[0] in (1, 3):
-            return image.shape[1], image.shape[2]
-        raise UsageError(f"{where} of the batch is a tensor of shape {tuple(image.shape)}", _TAKEN)
-    raise UsageError(f"{where} of the batch is {_name(image)}, not an image", _TAKEN)
-
-
-def _check_levels(good: bool, what: str, dtype: Any) -> None:
+            hint = "fast_collate needs CPU tensors: remove the transform that moves it."
+            raise UsageError(f"{where} on {image.device}", hint)
+        good, size = len(form) == 3 and form[0] in (1, 3), form[1:]
+    else:
+        good, size = len(form) == 2 or (len(form) == 3 and form[2] == 3), form[:2]
     if not good:
-        name = str(dtype).removeprefix("torch.")
-        raise UsageError(f"{what} of {name}, not of uint8", _NO_FLOATS)
+        raise UsageError(f"{where} of shape {form}", _TAKEN)
+    return size[0], size[1]
 
 
 def _empty(count: int, height: int, width: int) -> torch.Tensor:

@@ -20,7 +20,7 @@ from fastdata.loading.fields.names import BESIDES, SOURCE
 from fastdata.loading.fields.readable import Readable, Unreadable, overridden
 from fastdata.loading.fields.samples import NativeSamples
 from fastdata.loading.fields.targets import reader_of
-from fastdata.loading.mixture import Mixture
+from fastdata.loading.mixture import Mixture, WrappedDataset
 from fastdata.loading.noticing import IN_PLACE, remedy, unread
 from fastdata.plan.mixture import MixedRows
 from fastdata.plan.schedule import Indices
@@ -94,23 +94,11 @@ def _recognise(dataset: Any) -> Readable | Unreadable:
     return Unreadable(why, remedy(dataset, holds_images(dataset)))
 
 
-class PrefixDataset(NativeSamples, Dataset[Any]):
+class PrefixDataset(NativeSamples, WrappedDataset):
     """Dataset whose samples the core decodes, for torch's worker processes."""
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_dataset": self._dataset}
-
-    def __getattr__(self, name: str) -> Any:
-        # A worker_init_fn may look at the dataset by get_worker_info().
-        if name == "_dataset":  # not there yet
-            raise AttributeError(name)
-        return getattr(self._dataset, name)
-
-    def __len__(self) -> int:
-        return len(self._dataset)
 
     def __getitem__(self, index: int) -> Any:
         decoder = self.decoder

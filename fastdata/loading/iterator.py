@@ -8,17 +8,17 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from fastdata.device.delivery import after_fork, cannot_pickle, transformed
+from fastdata.device.delivery import BatchIterator, after_fork, transformed
 from fastdata.device.transfer import map_tensors
 from fastdata.errors import FastdataError, SampleError, called, warn
 from fastdata.executors import end_daemon_threads
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 class Begun:
     """What a pass of the native path works with, once it has begun.
 
-    ``length`` is the number of batches, None if unknown. ``to_device`` moves tensors to where the
-    images are. ``close`` is called once, when the pass ends.
+    ``length`` is the number of batches, None if unknown. ``close`` is called once, when the pass
+    ends.
     """
 
     pipeline: Pipeline
@@ -48,11 +48,10 @@ class Begun:
     config: Arguments
     progress: PassProgress
     length: int | None
-    to_device: Callable[[torch.Tensor], torch.Tensor] | None
     close: Callable[[], None]
 
 
-class NativeIterator(Iterator[Any]):
+class NativeIterator(BatchIterator):
     """One pass on the native path: an iterator of batches in order, prefetched.
 
     Python threads decode only images that the core declines. The consumer's own thread plans a
@@ -81,12 +80,6 @@ class NativeIterator(Iterator[Any]):
         self._bad_named: list[str] = []
         _LIVE.add(self)
 
-    def __iter__(self) -> NativeIterator:
-        return self
-
-    def __reduce__(self) -> NoReturn:
-        raise cannot_pickle()
-
     def _open(self) -> None:
         """Begin the pass, unless that was done."""
         if self._begin is None or self._close is None:
@@ -106,7 +99,7 @@ class NativeIterator(Iterator[Any]):
         self._readable, self._counters = context.readable, context.counters
         self._own_collate = begun.config.own_collate(self._readable)
         self._mixes = begun.config.mixes_bytes and self._own_collate is None
-        self._to_device, self._close = begun.to_device, begun.close
+        self._pins, self._close = context.pool.pinned, begun.close
 
     def __len__(self) -> int:
         length = self._length()
@@ -315,8 +308,10 @@ class NativeIterator(Iterator[Any]):
                 value = one.deliver(batch)
                 values[name] = value if one.in_place else self._moved(value)
         if self._mixes:
+            mix: Any = config.collate_fn
+            samples = list(zip(values["image"].numpy(), values["label"], strict=True))
             with seeded(self._progress.batch_key):
-                mixed = self._mix(values["image"], values["label"])
+                mixed = called(mix, samples)
             values["image"], values["label"] = map(self._moved, mixed)
         # The fields of a batch are named, or of the form that the transform has.
         result: Any = values
@@ -333,21 +328,13 @@ class NativeIterator(Iterator[Any]):
         with seeded(self._progress.batch_key):
             return transformed(result, config.host_transform)
 
-    def _mix(self, images: torch.Tensor, labels: Any) -> Any:
-        """Call a ``collate_fn`` that mixes images with a batch's samples."""
-        collate: Any = self._config.collate_fn
-        return called(collate, list(zip(images.numpy(), labels, strict=True)))
-
     def _collated(self, collate: Callable[[list[Any]], Any], batch: Batch) -> Any:
         """Call a user's ``collate_fn`` with a batch's samples, as torch would give them."""
         with self._drawing_targets():
             samples = [self._pipeline.sample(batch, slot) for slot in range(len(batch))]
         with seeded(self._progress.batch_key):
-            result = called(collate, samples)
-            if self._config.host_transform is not None:
-                result = transformed(result, self._config.host_transform)
-        pin: Callable[[Any], Any] = pin_memory
-        return result if self._to_device is None else pin(result)
+            result = transformed(called(collate, samples), self._config.host_transform)
+        return pin_memory(result) if self._pins else result  # type: ignore[no-untyped-call]
 
     def _drawing_targets(self) -> AbstractContextManager[None]:
         """Return the context for the batch's ``target_transform``: with a seed, its own draws."""
@@ -357,9 +344,7 @@ class NativeIterator(Iterator[Any]):
 
     def _moved(self, values: Any) -> Any:
         """Move tensors to where the images are; return other values unchanged."""
-        if self._to_device is None:
-            return values
-        return map_tensors(values, self._to_device)
+        return map_tensors(values, torch.Tensor.pin_memory) if self._pins else values
 
     def _finish(self) -> None:
         """End the epoch; warn of bad samples."""

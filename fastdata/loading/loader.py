@@ -22,7 +22,7 @@ from torch.utils.data import IterableDataset, Sampler
 from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import DeviceIterator, Tracker
 from fastdata.errors import SlowPathWarning, UsageError, warn
-from fastdata.loading.arguments import OWN, Arguments, let_torch_refuse, torchs
+from fastdata.loading.arguments import Arguments, let_torch_refuse, torchs
 from fastdata.loading.batching import Batching, OrderedBatching, find_batching, planned_batching
 from fastdata.loading.fields.readable import Readable
 from fastdata.loading.fields.stats import Stats
@@ -188,7 +188,9 @@ class DataLoader(Resumable[T], Generic[T]):
             num_workers = cpus_for_this_rank()
         known = Arguments.__dataclass_fields__
         raw = {name: value for name, value in locals().items() if name in known}
-        vars(self).update({name: raw[name] for name in OWN})  # frameworks rebuild loaders from it
+        theirs = torchs(raw)
+        own = {name: value for name, value in raw.items() if name not in theirs}
+        vars(self).update(own)  # frameworks rebuild loaders from it
         try:
             arguments = Arguments(**raw)
             # Before torch's constructor, which warns of too many workers: threads are none.

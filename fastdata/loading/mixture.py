@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from fastdata.decode.folders import folder_class
 from fastdata.errors import UsageError
 from fastdata.loading.fields.names import SOURCE, require_names, row_number
 from fastdata.loading.fields.samples import NativeSamples
-from fastdata.loading.samplers import PlannedSampler, whole
+from fastdata.loading.samplers import PlannedSampler
 from fastdata.plan.mixture import MixturePlan
-from fastdata.plan.sharding import epoch_number
+from fastdata.plan.sharding import HasEpoch, whole
 
 #: Shares by name of source.
 Weights: TypeAlias = Mapping[str, float]
@@ -28,7 +28,7 @@ LENGTHS = ("sum", "endless")
 ENDLESS = 1 << 40
 
 
-class Mixture(ConcatDataset[Any]):
+class Mixture(HasEpoch, ConcatDataset[Any]):
     """Dataset that draws from several datasets in given shares.
 
     ``mixture[i]`` is the sample at position ``i`` of an epoch. `fastdata.DataLoader` takes them
@@ -98,11 +98,10 @@ class Mixture(ConcatDataset[Any]):
         by_length = {name: float(len(one)) for name, one in datasets.items()}
         self._weights = weights if weights is not None else given or by_length
         self._power = 1 / temperature
-        self.group, self._seed = whole("group", group), operator.index(seed)
+        self.group, self._seed = whole("group", group, 1), operator.index(seed)
         if fields is not None:
             require_names(fields, "Give a tuple of names, each once.")
         self._given_fields = fields
-        self.epoch = 0
         sizes = list(map(len, self.datasets))  # type: ignore[arg-type]
         self._length = _length(samples, sum(sizes), self.group)
         changing = callable(self._weights)
@@ -141,14 +140,6 @@ class Mixture(ConcatDataset[Any]):
         # Scaled first, so that powers neither overflow nor all vanish.
         scaled = [(number / max(numbers)) ** self._power if number else 0.0 for number in numbers]
         return [number / sum(scaled) for number in scaled]
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of ``mixture[i]``. `fastdata.DataLoader` does it by itself.
-
-        Raises:
-            UsageError: It is not a whole number from 0 to 2**32 - 1.
-        """
-        self.epoch = epoch_number(epoch)
 
     @property
     def fields(self) -> tuple[str, ...] | None:
@@ -234,15 +225,38 @@ class Mixture(ConcatDataset[Any]):
         return chosen if named else tuple(chosen.values())
 
 
+class WrappedDataset(Dataset[Any]):
+    """Dataset with the attributes of another: a worker_init_fn may look at them."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_dataset":  # unpickling asks before it exists
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+
+def datasets_in(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset and those inside it, looking through Subset and ConcatDataset."""
+    yield dataset
+    inside = [dataset.dataset] if isinstance(dataset, Subset) else []
+    for one in dataset.datasets if isinstance(dataset, ConcatDataset) else inside:
+        yield from datasets_in(one)
+
+
 def leaves(dataset: Any) -> Iterator[Any]:
-    """Yield the datasets inside a dataset, looking through Subset and ConcatDataset."""
-    if isinstance(dataset, Subset):
-        yield from leaves(dataset.dataset)
-    elif isinstance(dataset, ConcatDataset):
-        for one in dataset.datasets:
-            yield from leaves(one)
-    else:
-        yield dataset
+    """Yield the datasets inside a dataset that have samples of their own."""
+    several = (Subset, ConcatDataset)
+    return (one for one in datasets_in(dataset) if not isinstance(one, several))
+
+
+def mixtures_in(dataset: Any) -> Iterator[Mixture]:
+    """Yield the mixtures inside a dataset."""
+    return (one for one in datasets_in(dataset) if isinstance(one, Mixture))
 
 
 def transforms_of(dataset: Any) -> Iterator[Any]:
@@ -260,17 +274,6 @@ def refuse_paths(dataset: Any, what: str = "dataset") -> None:
                 f"{what}={os.fspath(one)!r} is a path, not a dataset",
                 "Give fastdata.ImageDataset(path, transform=...).",
             )
-
-
-def mixtures_in(dataset: Any) -> Iterator[Mixture]:
-    """Yield the mixtures inside a dataset, looking through Subset and ConcatDataset."""
-    if isinstance(dataset, Mixture):
-        yield dataset
-    elif isinstance(dataset, Subset):
-        yield from mixtures_in(dataset.dataset)
-    elif isinstance(dataset, ConcatDataset):
-        for one in dataset.datasets:
-            yield from mixtures_in(one)
 
 
 def group_of(
@@ -324,11 +327,9 @@ def _length(samples: Any, rows: int, group: int) -> int:
         if samples not in LENGTHS:
             raise UsageError(f"{samples=}", f"Give a number, or one of {', '.join(LENGTHS)}.")
         return -(-(rows if samples == "sum" else ENDLESS) // group) * group
-    count = whole("samples", samples)
+    count = whole("samples", samples, 1, ENDLESS)
     if count % group:
         raise UsageError(f"{samples=} and {group=}", f"Give a multiple of {group} as samples.")
-    if count > ENDLESS:
-        raise UsageError(f"{samples=} is too long an epoch", "Give at most 2**40.")
     return count
 
 

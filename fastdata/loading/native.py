@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -135,16 +134,11 @@ class NativePath:
             pool.close()
             context.start = _refuse  # the threads end with the last reference to them
 
-        to_device = self._to_device(pool)
-        return Begun(pipeline, schedule, key, config, progress, length, to_device, close)
+        return Begun(pipeline, schedule, key, config, progress, length, close)
 
     def _pipeline(self, context: Context) -> Pipeline:
         """Return the pipeline of a pass's fields."""
         return open_pipeline(context, self._recipes, self._readables, self._config.fields)
-
-    def _to_device(self, pool: BufferPool) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """Return the function that moves tensors to where images are; None for plain memory."""
-        return torch.Tensor.pin_memory if pool.pinned else None
 
     def _pins(self) -> bool:
         if not self._config.pin_memory:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -46,12 +45,6 @@ def blocks_of(dataset: Any) -> Blocks | None:
         starts.append((np.arange(0, count, BLOCK) if blocks is None else blocks.starts) + first)
         first += count
     return Blocks(np.concatenate(starts), min(blocks.window for blocks in known))
-
-
-def starts_of(dataset: Any) -> npt.NDArray[np.int64] | None:
-    """Return the first samples of `blocks_of` a dataset."""
-    blocks = blocks_of(dataset)
-    return None if blocks is None else blocks.starts
 
 
 def warn_of_rereading(dataset: Any, order: OrderLike | None, sampler: Any) -> None:

@@ -8,19 +8,19 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from fastdata.device.delivery import Tracker, cannot_pickle
+from fastdata.device.delivery import BatchIterator, Tracker
 from fastdata.loading.seeding import seeded
 from fastdata.plan.position import LatestPass, PassProgress
 
 
-class WrappedPass(Iterator[Any]):
+class WrappedPass(BatchIterator):
     """Pass that takes its batches, and its other attributes, from another iterator."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_batches":  # of a copy that is being made
+        if name == "_batches":  # of a pass that has not begun
             raise AttributeError(name)
         return getattr(self._batches, name)
 
@@ -37,9 +37,6 @@ class Pass(WrappedPass):
     def __init__(self, begin: Callable[[], Iterator[Any]], length: Callable[[], int]) -> None:
         self._begin: Callable[[], Iterator[Any]] | None = begin
         self._length, self._beginning = length, threading.Lock()
-
-    def __reduce__(self) -> NoReturn:
-        raise cannot_pickle()
 
     def __len__(self) -> int:
         return super().__len__() if self._begin is None else self._length()

@@ -15,6 +15,7 @@ from fastdata.loading.images import recognise_any
 from fastdata.loading.samplers import PlannedBatches
 from fastdata.plan.buckets import Buckets, nearest
 from fastdata.plan.packing import Packed
+from fastdata.plan.sharding import whole
 from fastdata.storage.arrow import list_lengths
 from fastdata.storage.columns import is_ragged, values_of
 from fastdata.storage.source import Source
@@ -159,9 +160,8 @@ class TokenBudgetBatches(PlannedBatches):
         seed: int = 0,
         shard: str | tuple[int, int] | None = None,
     ) -> None:
-        for name, value in (("budget", budget), ("window", window)):
-            at_least = type(value) is int and 0 < value < 1 << 31
-            _require(at_least, f"{name}={value!r}", "Give a whole number from 1.")
+        budget = whole("budget", budget, 1, (1 << 31) - 1)
+        window = whole("window", window, 1, (1 << 31) - 1)
         lengths = np.empty(len(dataset), np.int32)
         for first, measured in _lengths(dataset, length):
             wrong = np.flatnonzero(~((measured >= 1) & (measured <= budget)))  # NaN, too
@@ -183,7 +183,7 @@ def sizes_around(side: int, multiple: int = 64, most: float = 2.0) -> list[tuple
     For each width, the greatest height that fits; ratios are from 1 / ``most`` to ``most``. Raise
     UsageError if there is none.
     """
-    _require(type(multiple) is int and multiple > 0, f"{multiple=}", "Give a whole number from 1.")
+    multiple = whole("multiple", multiple, 1)
     sizes = []
     for width in range(multiple, side * 2, multiple):
         height = side * side // width // multiple * multiple

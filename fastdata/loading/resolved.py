@@ -14,7 +14,7 @@ from fastdata.errors import UsageError
 from fastdata.loading.arguments import Arguments
 from fastdata.loading.collate import fast_collate
 from fastdata.loading.fields.names import BESIDES, SOURCE
-from fastdata.loading.fields.readable import Readable, Unreadable
+from fastdata.loading.fields.readable import Readable, Unreadable, images_among
 from fastdata.loading.fields.targets import reader_of, require_still
 from fastdata.text import human_count
 from fastdata.transforms import timm
@@ -138,11 +138,9 @@ def _require_fields(arguments: Arguments, images: Readable) -> None:
             hint = f"Give a tuple of {', '.join(map(repr, known))}, each at most once."
             if name == "valid":
                 hint = '"valid" comes by itself, with on_error="zero".'
-            owner = "the dataset"
-            for source, part in zip(images.sources, images.parts, strict=False):
-                if all(one.name != name for one in part.schema):
-                    owner = f"source {source!r}"
-                    break
+            several = zip(images.sources, images.parts, strict=False)
+            without = (at for at, part in several if all(one.name != name for one in part.schema))
+            owner = next((f"source {source!r}" for source in without), "the dataset")
             raise UsageError(f"fields={fields!r}: {owner} has no {name!r}", hint)
         lacks = "image" not in (fields or ()) or name not in images.fields
         if name in placed and lacks and reader_of(images) is not None:
@@ -150,7 +148,7 @@ def _require_fields(arguments: Arguments, images: Readable) -> None:
                 f"fields={fields!r}: {name} follows the image of a sample in transforms=",
                 'Name both in fields= of the dataset; and "image" here, too.',
             )
-        if name not in images.fields and images.is_image(name):
+        if name not in images.fields and name in images_among(images.source.fields, images.joint):
             raise UsageError(
                 f"fields={fields!r}: {name} is a field of images, and the dataset has no "
                 "transform for it",
@@ -250,21 +248,19 @@ class _Slower:
 
         ``own``: the ``collate_fn`` is called with samples. Raise UsageError if there is none.
         """
-        arguments = self.arguments
-        fast = arguments.collate_fn is fast_collate
         if self.images.transform is not None:
             return self.torch(recipe.reason)
         if own:
             hint = "Give one that makes tensors, such as torchvision's ToTensor."
             return self.torch("there is no transform", hint)
-        if arguments.batched and not fast and arguments.collates_as_torch:
-            raise UsageError(recipe.reason)
         hint = "Give one that brings images to one size, such as RandomResizedCrop(224)"
-        if arguments.batched:
-            why = "there is no transform, and fast_collate takes images of one size"
-            return self.torch(why, f"{hint}.")
-        why = "there is no transform, and batch_size=None asks for single samples"
-        return self.torch(why, f"{hint}, and a batch_size.")
+        if not self.arguments.batched:
+            why = "there is no transform, and batch_size=None asks for single samples"
+            return self.torch(why, f"{hint}, and a batch_size.")
+        if self.arguments.collate_fn is not fast_collate:
+            raise UsageError(recipe.reason)
+        why = "there is no transform, and fast_collate takes images of one size"
+        return self.torch(why, f"{hint}.")
 
     def for_field_recipes(
         self, by_field: Mapping[str, Recipe | Refusal], stacked: bool

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 import os
-import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -25,9 +24,9 @@ from fastdata.errors import UsageError
 from fastdata.plan.batches import Plan, SizedBatch
 from fastdata.plan.draws import child, epoch_key
 from fastdata.plan.order import Order
-from fastdata.plan.position import PLANNED, Fingerprint, Position
+from fastdata.plan.position import PLANNED, Fingerprint, Position, digest_of
 from fastdata.plan.sampling import PerClass, Race, Repeated, Weighted
-from fastdata.plan.sharding import epoch_number
+from fastdata.plan.sharding import HasEpoch, whole
 from fastdata.text import human_count
 
 #: Positions that are computed at once.
@@ -36,27 +35,7 @@ _AT_ONCE = 4096
 _NAMED = 6
 
 
-class EpochSampler:
-    """Sampler whose epoch frameworks set.
-
-    Attributes:
-        epoch: The epoch of the next ``iter``.
-        times_set: How often it was set.
-    """
-
-    epoch = times_set = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next ``iter``, of a loader as well.
-
-        Raises:
-            UsageError: It is not a whole number from 0 to 2**32 - 1.
-        """
-        self.epoch = epoch_number(epoch)
-        self.times_set += 1
-
-
-class PlannedSampler(EpochSampler, Sampler[int]):
+class PlannedSampler(HasEpoch, Sampler[int]):
     """Sampler of some of ``rows`` rows, a function of (seed, epoch, position).
 
     ``num_samples`` are positions of an epoch. ``group`` neighbouring ones belong to one batch of a
@@ -69,13 +48,8 @@ class PlannedSampler(EpochSampler, Sampler[int]):
 
     def __init__(self, num_samples: int, rows: int, seed: int, *arguments: Any) -> None:
         self._length, self.rows, self._seed = num_samples, rows, operator.index(seed)
-        name = zlib.crc32(type(self).__name__.encode())
-        self.fingerprint = child(self._seed, name)
-        for value in (num_samples, rows, *arguments):
-            if isinstance(value, np.ndarray):  # some values tell enough
-                some = value[:: max(1, len(value) // 4096)]
-                value = zlib.crc32(np.ascontiguousarray(some).tobytes())
-            self.fingerprint = child(self.fingerprint, int(value)) >> 1
+        settings = type(self).__name__, self._seed, num_samples, rows
+        self.fingerprint = digest_of(settings, *arguments)
 
     def __repr__(self) -> str:
         shown = {name: getattr(self, f"_{name}") for name in (*self._shown, "seed")}
@@ -96,7 +70,7 @@ class PlannedSampler(EpochSampler, Sampler[int]):
             yield from order(np.arange(first, min(first + _AT_ONCE, len(self)))).tolist()
 
 
-class PlannedBatches(EpochSampler, Sampler[list[int]]):
+class PlannedBatches(HasEpoch, Sampler[list[int]]):
     """Batch sampler whose batches are a function of (seed, epoch), on any number of ranks.
 
     Every rank has as many batches. As ``batch_sampler`` of a `fastdata.DataLoader` it shards and
@@ -171,10 +145,10 @@ class WeightedSampler(PlannedSampler):
         seed: int = 0,
     ) -> None:
         checked = _weights("weights", weights)
-        count = len(checked) if num_samples is None else whole("num_samples", num_samples)
+        count = len(checked) if num_samples is None else whole("num_samples", num_samples, 1)
         if replacement not in (True, False):
             raise UsageError(f"{replacement=}", "Give True or False.")
-        super().__init__(count, len(checked), seed, checked, replacement)
+        super().__init__(count, len(checked), seed, checked, bool(replacement))
         self._chosen: npt.NDArray[np.uint64] | None = None
         self._weights: npt.NDArray[Any] = checked
         self._replacement = replacement
@@ -261,11 +235,11 @@ class MPerClassSampler(PlannedSampler):
             raise UsageError(
                 f"labels of {classes.dtype}, shape {classes.shape}", "Give a list of ints."
             )
-        m = whole("m", m)
-        self.group = m if batch_size is None else whole("batch_size", batch_size)
+        m = whole("m", m, 1)
+        self.group = m if batch_size is None else whole("batch_size", batch_size, 1)
         if self.group % m:
             raise UsageError(f"{batch_size=} and {m=}", f"Give a multiple of {m} as batch_size.")
-        count = len(classes) if num_samples is None else whole("num_samples", num_samples)
+        count = len(classes) if num_samples is None else whole("num_samples", num_samples, 1)
         count = count // self.group * self.group
         order = np.argsort(classes, kind="stable")
         starts = np.flatnonzero(np.diff(classes[order], prepend=classes[order[0]] - 1))
@@ -316,17 +290,6 @@ class BalancedSampler(MPerClassSampler):
         seed: int = 0,
     ) -> None:
         super().__init__(labels, 1, None, num_samples, seed=seed)
-
-
-def whole(name: str, value: Any) -> int:
-    """Return a whole number from 1; raise UsageError for anything else."""
-    try:
-        number = 0 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise UsageError(f"{name}={value!r}", "Give a whole number from 1.")
-    return number
 
 
 def _weights(name: str, values: Any) -> npt.NDArray[np.floating]:

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler
 
 from fastdata.errors import SlowPathWarning, warn
-from fastdata.loading.samplers import EpochSampler, PlannedSampler
+from fastdata.loading.samplers import PlannedSampler
 from fastdata.plan.order import Order, OrderLike, make_order
 from fastdata.plan.schedule import ordered
-from fastdata.plan.sharding import Epoch
+from fastdata.plan.sharding import Epoch, HasEpoch
 
 _HINT = (
     "Resume by loader.load_state_dict(state), not by accelerate.skip_first_batches(loader, n); "
@@ -22,7 +22,7 @@ _HINT = (
 )
 
 
-class LoadersOwn(EpochSampler):
+class LoadersOwn(HasEpoch):
     """Sampler that a loader makes; ``native``: the loader takes the native path."""
 
     native = False

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch.utils.data
-from torch.utils.data import Dataset, Subset, default_collate, default_convert
+from torch.utils.data import Subset, default_collate, default_convert
 
 from fastdata.dataset import ImageDataset
 from fastdata.device.delivery import transformed
 from fastdata.device.transfer import map_tensors
 from fastdata.loading.arguments import TorchLoader
 from fastdata.loading.collate import fast_collate
-from fastdata.loading.mixture import Mixture
+from fastdata.loading.mixture import Mixture, WrappedDataset
 from fastdata.loading.passes import WrappedPass
 from fastdata.loading.seeding import reseeding, seeded
 from fastdata.loading.sharded import ShardedSampler
@@ -41,7 +41,7 @@ def torch_loader(loader: Any, dataset: Any, prefixed: bool) -> torch.utils.data.
         options |= {"dataset": dataset, "batch_sampler": loader.batch_sampler}
     else:
         options |= {"dataset": dataset, "sampler": loader.sampler, "batch_size": None}
-    same = {name: getattr(loader, name) for name in _SAME if hasattr(loader, name)}
+    same = {name: getattr(loader, name) for name in _SAME}
     return TorchLoader(**same, **options)
 
 
@@ -56,7 +56,7 @@ _SAME = (
     "prefetch_factor",
     "persistent_workers",
     "pin_memory_device",
-    "in_order",  # since torch 2.6
+    "in_order",
 )
 
 
@@ -146,7 +146,7 @@ class _Samples(list[Any]):
     key = 0
 
 
-class DrawnDataset(Dataset[Any]):
+class DrawnDataset(WrappedDataset):
     """Dataset whose items are `Drawn` batches.
 
     One with its own ``__getitems__`` loads the batch as a whole, and draws from the batch's key.
@@ -154,16 +154,8 @@ class DrawnDataset(Dataset[Any]):
     """
 
     def __init__(self, dataset: Any, prefixed: bool) -> None:
-        self._dataset, self._prefixed = dataset, prefixed
-
-    def __getattr__(self, name: str) -> Any:
-        # A worker_init_fn may look at the dataset by get_worker_info().
-        if name == "_dataset":  # unpickling asks before it exists
-            raise AttributeError(name)
-        return getattr(self._dataset, name)
-
-    def __len__(self) -> int:
-        return len(self._dataset)
+        super().__init__(dataset)
+        self._prefixed = prefixed
 
     def __getitem__(self, batch: Drawn) -> list[Any]:
         return self.__getitems__(batch)

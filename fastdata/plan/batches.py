@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -30,9 +30,6 @@ class SizedBatch(list[int]):
     def __init__(self, rows: Iterable[int], size: tuple[int, int]) -> None:
         super().__init__(rows)
         self.size = size
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SizedBatch, (list(self), self.size)
 
 
 class Rest(ABC):

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from fastdata.plan.batches import Consumed, Plan, Rest, with_occurrences
 from fastdata.plan.draws import child
 from fastdata.plan.order import Order, Random, Sequential
-from fastdata.plan.schedule import Drawn, digest_of, ordered
+from fastdata.plan.position import digest_of
+from fastdata.plan.schedule import Drawn, ordered
 from fastdata.plan.sharding import Epoch
 from fastdata.text import human_size
 
@@ -31,11 +32,7 @@ def nearest(
     it is divisions, products and square roots, which every machine rounds alike.
     """
     ends = np.sqrt(np.multiply(ratios[:-1], ratios[1:]))
-    places = np.empty(len(widths), np.uint16)
-    for first in range(0, len(places), _AT_ONCE):
-        part = slice(first, first + _AT_ONCE)
-        places[part] = np.searchsorted(ends, widths[part] / heights[part], side="right")
-    return places
+    return np.searchsorted(ends, widths / heights, side="right").astype(np.uint16)
 
 
 class Buckets(Plan):

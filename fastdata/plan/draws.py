@@ -10,10 +10,10 @@ Keys, each a child of the one before:
    (:func:`rank_key`);
 3. view, then sample (:func:`sample_keys`);
 4. occurrence: how often the sample was drawn before. The first time keeps the key above;
-5. batch, only for draws for all of it, from the key of its first sample (:func:`batch_key`).
+5. batch, only for draws for all of it, from the key of its first sample (`Planned.batch_key`).
 
 Python code that is called for a sample, off the native path, draws from a key of its own
-(:func:`call_keys`), so that it is independent of native draws.
+(`Planned.call_keys`), so that it is independent of native draws.
 
 The occurrence is
 
@@ -40,7 +40,7 @@ from fastdata import _native
 from fastdata.errors import UsageError
 
 # The odd integer nearest 2**64 divided by the golden ratio.
-GAMMA = 0x9E3779B97F4A7C15
+GAMMA = np.uint64(0x9E3779B97F4A7C15)
 # Multipliers and shifts of variant 13.
 _FIRST64, _SECOND64 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFT27, _SHIFT30, _SHIFT31 = np.uint64(27), np.uint64(30), np.uint64(31)
@@ -48,14 +48,9 @@ _SHIFT27, _SHIFT30, _SHIFT31 = np.uint64(27), np.uint64(30), np.uint64(31)
 _BITS = 0xFFFF_FFFF_FFFF_FFFF
 
 # A child of the key of an epoch: negative, so that no view of samples (0 or more) has it. Orders
-# have -2 to -5 (`fastdata.plan.order`), substitutes -8 (`fastdata.plan.schedule`).
+# have -2 to -5 (`fastdata.plan.order`), calls of Python code and substitutes -7 and -8
+# (`fastdata.plan.schedule`).
 _RANKS = -6
-
-# Another one, for Python code that is called for a sample.
-_CALLS = -7
-
-# A child of the key of a sample: occurrences have -2 and below, draws 0 and above.
-_BATCH = -1
 
 
 def child(key: int, number: int) -> int:
@@ -64,6 +59,13 @@ def child(key: int, number: int) -> int:
     Both are ints, taken modulo 2**64, and so is the child. Different numbers give different ones.
     """
     return _native.draw_bits(key & _BITS, number & _BITS)
+
+
+def children(
+    keys: np.uint64 | npt.NDArray[np.uint64], numbers: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.uint64]:
+    """Return the `child` of one key for each number, or of each key for its own, as an array."""
+    return mix(keys + (numbers + np.uint64(1)) * GAMMA)
 
 
 def mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -111,26 +113,3 @@ def sample_keys(
     if view < 0:
         raise UsageError(f"view {view} is negative.", "Views are numbered from 0.")
     return _native.sample_keys(child(key, view), indices, occurrences)
-
-
-def call_keys(
-    key: int, indices: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None = None
-) -> list[int]:
-    """Return a key for each sample's draws in Python: of datasets, and of transforms there.
-
-    Arguments are as in :func:`sample_keys`.
-    """
-    keys: list[int] = sample_keys(child(key, _CALLS), indices, 0, occurrences).tolist()
-    return keys
-
-
-def batch_key(
-    key: int, indices: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None = None
-) -> int:
-    """Return the key of draws for a batch as a whole; arguments are those of :func:`sample_keys`.
-
-    The first sample tells the batch from others of the epoch, whatever the rank, and however many
-    batches were taken before.
-    """
-    first = sample_keys(key, indices[:1], 0, None if occurrences is None else occurrences[:1])
-    return child(int(first[0]), _BATCH)

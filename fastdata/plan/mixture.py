@@ -21,8 +21,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.plan.draws import GAMMA, child, mix
+from fastdata.plan.draws import child, children
 from fastdata.plan.order import Random, permute, rounds_of
+from fastdata.plan.position import digest_of
 
 #: Groups in a window, in each of which the shares hold.
 WINDOW = 1000
@@ -81,11 +82,8 @@ class MixturePlan:
 
     def fingerprint(self, epoch: int) -> int:
         """Return a number that tells this plan, up to an epoch, from others."""
-        digest = child(self._seed, 0)
-        settings = self._sizes, self._quotas(epoch, WINDOW), self.drawn(epoch)
-        for value in (self.samples, self.group, *np.concatenate(settings).tolist()):
-            digest = child(digest, value)
-        return digest >> 1  # as a signed integer of 64 bits
+        settings = self._seed, self.samples, self.group
+        return digest_of(settings, self._sizes, self._quotas(epoch, WINDOW), self.drawn(epoch))
 
     def drawn(self, epoch: int) -> Ints:
         """Return how many groups each source has had before an epoch."""
@@ -127,7 +125,7 @@ class MixturePlan:
             places = groups[here] - window * WINDOW
             sources[here], draws[here] = arrays[0][places], arrays[1][places]
         passes, places = np.divmod(draws * self.group + within, self._sizes[sources])
-        keys = mix(self._keys[sources] + (passes.astype(np.uint64) + np.uint64(1)) * _GAMMA64)
+        keys = children(self._keys[sources], passes.astype(np.uint64))
         sizes = self._sizes[sources].astype(np.uint64)
         rows = permute(places.astype(np.uint64), sizes, keys, self._rounds)
         return sources, rows.astype(np.int64)
@@ -238,7 +236,6 @@ def _kept(kept: dict[Any, Any], key: Any, make: Callable[..., Any]) -> Any:
     return made
 
 
-_GAMMA64 = np.uint64(GAMMA)
 #: A child of the seed, for the permutations of rows; epochs of orders are children of child 0.
 _ROWS = -9
 #: Another, for the order of groups within a window.

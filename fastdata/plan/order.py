@@ -13,7 +13,6 @@ faster.
 from __future__ import annotations
 
 import math
-import operator
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -23,6 +22,7 @@ import numpy.typing as npt
 
 from fastdata.errors import UsageError
 from fastdata.plan.draws import GAMMA, child, epoch_key, mix, sample_keys
+from fastdata.plan.sharding import settle, whole
 
 #: Names of orders.
 ORDERS = ("random", "quasi-random", "sequential")
@@ -49,7 +49,6 @@ _ROUND_KEYS = np.array([child(0, number) for number in range(_MOST_ROUNDS)], dty
 
 _LARGEST_TABLE = 1 << 16
 
-_GAMMA64 = np.uint64(GAMMA)
 _SHIFT32 = np.uint64(32)
 
 _UInts = npt.NDArray[np.uint64]
@@ -71,14 +70,7 @@ class QuasiRandom:
     window: int = WINDOW
 
     def __post_init__(self) -> None:
-        try:
-            window = operator.index(self.window)
-        except TypeError:
-            window = 0
-        if window < 1 or isinstance(self.window, bool):
-            hint = "Give a number of blocks, 1 or more."
-            raise UsageError(f"QuasiRandom(window={self.window!r})", hint)
-        object.__setattr__(self, "window", window)
+        settle(self, "window", 1)
 
     def __str__(self) -> str:
         return "quasi-random" + f", windows of {self.window} blocks" * (self.window != WINDOW)
@@ -101,9 +93,7 @@ class Order(ABC):
     """Bijection of 0..n-1, from positions of an epoch to sample numbers; ``n`` is 0 or more."""
 
     def __init__(self, n: int) -> None:
-        if n < 0:
-            raise UsageError(f"n {n} is negative.", "An order has 0 samples or more.")
-        self._n = int(n)
+        self._n = whole("n", n, 0)
 
     def __len__(self) -> int:
         return self._n
@@ -182,21 +172,15 @@ class Windowed(Order):
     use :class:`Random`.
 
     The sizes of windows differ by a block at most. A last block that is not full gets a random
-    place among the others. A single window is :class:`Random`.
-
-    The default ``block`` is 3.5 MB of ImageNet, enough at once for a disk or an object store to
-    reach its full rate. The default ``window`` makes windows of 4,096 samples, 450 MB of ImageNet,
-    to be held in the page cache or in memory. Raise UsageError if either is less than 1.
+    place among the others. A single window is :class:`Random`. Raise UsageError if ``block`` or
+    ``window`` is less than 1.
     """
 
     def __init__(self, n: int, key: int, block: int = BLOCK, window: int = WINDOW) -> None:
         super().__init__(n)
-        for name, value in (("block", block), ("window", window)):
-            if value < 1:
-                raise UsageError(f"{name} {value} is less than 1.", f"Give a {name} of 1 or more.")
-        self._block = int(block)
+        self._block, window = whole("block", block, 1), whole("window", window, 1)
         self._blocks = -(-self._n // self._block)
-        windows = -(-self._blocks // int(window))
+        windows = -(-self._blocks // window)
         # A single window mixes all samples.
         self._whole = Random(self._n, key) if windows <= 1 else None
         # The first `_wide` windows have a block more than the others.
@@ -238,9 +222,8 @@ class Windowed(Order):
         first = windows * narrow + np.minimum(windows, wide)
         starts = self._start(first)
         sizes = self._start(first + narrow + (windows < wide)) - starts
-        keys = windows * _GAMMA64
-        keys += np.uint64(self._windows_key)
-        x = starts + permute(x - starts, sizes, mix(keys), self._rounds)
+        keys = mix(windows * GAMMA + np.uint64(self._windows_key))
+        x = starts + permute(x - starts, sizes, keys, self._rounds)
 
         slots = self._slot(x)
         within = x - self._start(slots)
@@ -281,9 +264,8 @@ class Grouped(Order):
     def _samples(self, x: _UInts) -> _UInts:
         window = np.searchsorted(self._windows, x, "right") - 1
         first = self._windows[window]
-        keys = window.astype(np.uint64) * _GAMMA64
-        keys += np.uint64(self._windows_key)
-        x = first + permute(x - first, self._sizes[window], mix(keys), self._rounds)
+        keys = mix(window.astype(np.uint64) * GAMMA + np.uint64(self._windows_key))
+        x = first + permute(x - first, self._sizes[window], keys, self._rounds)
         slots = np.searchsorted(self._begins, x, "right") - 1
         samples: _UInts = self._starts[slots] + (x - self._begins[slots])
         return samples
@@ -353,7 +335,7 @@ def _network(x: _UInts, a: _UInts, b: _UInts, keys: _UInts, rounds: int) -> _UIn
     right = x // a
     left = x - right * a
     for number in range(rounds):
-        drawn = right * _GAMMA64
+        drawn = right * GAMMA
         drawn += keys + _ROUND_KEYS[number]
         mix(drawn)
         # The upper half times a, its upper half: uniform in [0, a).

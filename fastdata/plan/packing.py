@@ -14,7 +14,8 @@ from fastdata import _native
 from fastdata.plan.batches import Consumed, Plan, Rest
 from fastdata.plan.draws import child
 from fastdata.plan.order import Order, Random, Sequential
-from fastdata.plan.schedule import Drawn, Indices, digest_of
+from fastdata.plan.position import digest_of
+from fastdata.plan.schedule import Drawn, Indices
 
 #: Children of the key of an epoch, as in `fastdata.plan.draws` and in `Buckets`.
 _ROWS, _BATCHES = -11, -12

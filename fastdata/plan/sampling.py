@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.plan.draws import GAMMA, child, mix
+from fastdata.plan.draws import child, children
 from fastdata.plan.order import Order, Random, permute, rounds_of
 
 _UInts = npt.NDArray[np.uint64]
@@ -22,20 +22,14 @@ RACE_WINDOW = 1 << 16
 _DRAWS, _DEAL = -10, -11
 #: Children of a sampler's key.
 _CLASSES, _WITHIN = -12, -13
-_GAMMA64, _ONE = np.uint64(GAMMA), np.uint64(1)
 _SHIFT11 = np.uint64(11)
 
 
 def _uniform(key: int, numbers: _UInts) -> npt.NDArray[np.float64]:
     """Return a number in [0, 1) for each of some numbers: multiples of 2**-53."""
-    drawn = mix(numbers * _GAMMA64 + np.uint64((key + GAMMA) & 0xFFFF_FFFF_FFFF_FFFF))
+    drawn = children(np.uint64(key), numbers)
     uniform: npt.NDArray[np.float64] = (drawn >> _SHIFT11) * 2.0**-53
     return uniform
-
-
-def _keys(keys: _UInts, numbers: _UInts) -> _UInts:
-    """Return the child of each key (`fastdata.plan.draws.child`)."""
-    return mix(keys + (numbers + _ONE) * _GAMMA64)
 
 
 class Repeating(Order):
@@ -166,9 +160,9 @@ class PerClass(Repeating):
         groups, within = x // m, x % m
         rounds = groups // classes + np.uint64(self._first_round)
         every = np.array([len(self._sizes)], np.uint64)
-        keys = _keys(np.uint64(self._order), rounds)
+        keys = children(np.uint64(self._order), rounds)
         which = permute(groups % classes, every, keys, self._rounds[0])
         passes, places = np.divmod(rounds * m + within, self._passes[which])
-        keys = _keys(_keys(np.uint64(self._within), which), passes)
+        keys = children(children(np.uint64(self._within), which), passes)
         rows = permute(places, self._sizes[which], keys, self._rounds[1])
         return self._rows[rows + self._starts[which].astype(np.uint64)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import SampleError
-from fastdata.plan.draws import batch_key, call_keys, child
+from fastdata.plan.draws import child, sample_keys
 from fastdata.plan.mixture import MixedRows
 from fastdata.plan.order import Order
 from fastdata.plan.sharding import Epoch
@@ -53,12 +52,19 @@ class Planned:
     tries: dict[int, int] = field(default_factory=dict)
 
     def batch_key(self, key: int) -> int:
-        """Return the key of draws for the batch as a whole, from the key of the epoch."""
-        return batch_key(key, self.numbers, self.occurrences)
+        """Return the key of draws for the batch as a whole, from the key of the epoch.
+
+        The first sample tells the batch from others of the epoch, whatever the rank, and however
+        many batches were taken before.
+        """
+        before = None if self.occurrences is None else self.occurrences[:1]
+        return child(int(sample_keys(key, self.numbers[:1], 0, before)[0]), _BATCH)
 
     def call_keys(self, key: int) -> list[int]:
         """Return each sample's key for draws in Python, from the key of the epoch."""
-        return call_keys(key, self.numbers, self.occurrences)
+        own = child(key, _CALLS)
+        keys: list[int] = sample_keys(own, self.numbers, 0, self.occurrences).tolist()
+        return keys
 
 
 class Numbering:
@@ -254,21 +260,13 @@ _AT_ONCE = 4096
 #: Tries at random instead of a bad sample. Then each sample is tried in turn.
 _GUESSES = 16
 
-#: A child of the key of an epoch, as in `fastdata.plan.draws`.
-_SUBSTITUTES = -8
+#: Children of the key of an epoch, as in `fastdata.plan.draws`.
+_CALLS, _SUBSTITUTES = -7, -8
+#: A child of the key of a sample: occurrences have -2 and below, draws 0 and above.
+_BATCH = -1
 #: The least occurrence of a substitute; an order or a sampler draws no sample as often.
 _SUBSTITUTE = 1 << 20
 #: Draws stay below 2**63.
 _MOST = 1 << 62
 
 _HINT = "See what is wrong with the dataset by fastdata verify."
-
-
-def digest_of(*parts: Any) -> int:
-    """Return a checksum of arrays, and of what prints the same wherever it is equal."""
-    digest = 0
-    for part in parts:
-        array = isinstance(part, np.ndarray)
-        data: Any = np.ascontiguousarray(part) if array else repr(part).encode()
-        digest = zlib.crc32(data, digest)
-    return digest

@@ -8,8 +8,10 @@ none waits for a rank that has run out.
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,21 +49,11 @@ class Epoch:
     full: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("samples", "batch_size", "rank", "world_size", "start"):
-            object.__setattr__(self, name, whole(name, getattr(self, name)))
-        at_least("samples", self.samples, 0)
-        at_least("batch_size", self.batch_size, 1)
-        at_least("world_size", self.world_size, 1)
-        if not 0 <= self.rank < self.world_size:
-            raise UsageError(
-                f"rank {self.rank} is not among {self.world_size} ranks (world_size).",
-                f"Give a rank from 0 to {self.world_size - 1}.",
-            )
-        if not 0 <= self.start <= self.samples:
-            raise UsageError(
-                f"start {self.start} is not in an epoch of {self.samples} samples.",
-                f"Give a start from 0 to {self.samples}.",
-            )
+        settle(self, "samples", 0)
+        settle(self, "batch_size", 1)
+        settle(self, "world_size", 1)
+        settle(self, "rank", 0, self.world_size - 1)
+        settle(self, "start", 0, self.samples)
 
     def __len__(self) -> int:
         """Return the number of batches from ``start`` on, the same on every rank."""
@@ -72,9 +64,8 @@ class Epoch:
         """Return the positions of the order in a batch of this rank, int64, as many on every rank.
 
         They are ``batch_size``, or fewer in the last batch. Padding counts on past the end:
-        ``samples`` is position 0 again. Raise UsageError if there is no such batch.
+        ``samples`` is position 0 again.
         """
-        self._check(batch)
         first = self.start + batch * self.step
         size = self.batch_size
         if not self.full:
@@ -85,10 +76,8 @@ class Epoch:
     def consumed(self, batch: int) -> int:
         """Return how many positions all ranks together have consumed after a batch.
 
-        It is the ``start`` of the rest, also with another world size or batch size. Raise
-        UsageError if there is no such batch.
+        It is the ``start`` of the rest, also with another world size or batch size.
         """
-        self._check(batch)
         return min(self.start + (batch + 1) * self.step, self.samples)
 
     @property
@@ -96,34 +85,44 @@ class Epoch:
         """Number of positions in a full global batch."""
         return self.world_size * self.batch_size
 
-    def _check(self, batch: int) -> None:
-        if not 0 <= batch < len(self):
-            raise UsageError(
-                f"batch {batch} is not among the {len(self)} batches of this epoch.",
-                "Batches are numbered from 0.",
-            )
+
+class HasEpoch:
+    """Sampler, mixture or schedule whose epoch a loader or a framework sets.
+
+    Attributes:
+        epoch: The epoch of what it returns next.
+        times_set: How often it was set.
+    """
+
+    epoch = times_set = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch; `fastdata.DataLoader` does it by itself.
+
+        Raises:
+            UsageError: It is not a whole number from 0 to 2**32 - 1.
+        """
+        self.epoch = epoch_number(epoch)
+        self.times_set += 1
 
 
 def epoch_number(epoch: object) -> int:
     """Return an epoch's number; raise UsageError unless it is whole, from 0 to 2**32 - 1."""
-    number = whole("epoch", epoch)
-    at_least("epoch", number, 0)
-    if number >> 32:
-        raise UsageError(f"epoch {number} is too large.", "Give a number below 2**32.")
+    return whole("epoch", epoch, 0, (1 << 32) - 1)
+
+
+def whole(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> int:
+    """Return a whole number, also numpy's, as an int; raise UsageError for others, and bools."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or not least <= number <= most:
+        limits = f" from {least}" * (least > -math.inf) + f" to {most}" * (most < math.inf)
+        raise UsageError(f"{name}={value!r}", f"Give a whole number{limits}.")
     return number
 
 
-def whole(name: str, value: object) -> int:
-    """Return a whole number, also numpy's, as an int; refuse bools."""
-    if not isinstance(value, bool):
-        try:
-            return operator.index(value)  # type: ignore[arg-type]
-        except TypeError:
-            pass
-    raise UsageError(f"{name} {value!r} is not a whole number.", f"Give an int as {name}.")
-
-
-def at_least(name: str, value: int, least: int) -> None:
-    """Raise UsageError for a number below the least."""
-    if value < least:
-        raise UsageError(f"{name} {value} is less than {least}.", f"Give {least} or more.")
+def settle(frozen: object, name: str, least: float = -math.inf, most: float = math.inf) -> None:
+    """Make an attribute of a frozen dataclass a `whole` number."""
+    object.__setattr__(frozen, name, whole(name, getattr(frozen, name), least, most))

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from fastdata.errors import UsageError
-from fastdata.plan.sharding import epoch_number
+from fastdata.plan.sharding import HasEpoch
 from fastdata.transforms import checks
 
 #: (height, width) of the batch whose transform is asked for.
@@ -65,7 +65,7 @@ class Varying(ABC):
         return self.current(*sample)
 
 
-class Schedule(Varying):
+class Schedule(HasEpoch, Varying):
     """The transform of each epoch: a size, a strength, or the whole recipe as its function.
 
     It is all of a dataset's ``transform``, and no other transform holds it. `fastdata.DataLoader`
@@ -92,15 +92,6 @@ class Schedule(Varying):
 
     def __init__(self, make: Callable[[int], Callable[[Any], Any]]) -> None:
         super().__init__(make)
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch whose transform it is from now on.
-
-        Raises:
-            UsageError: It is not a whole number from 0 to 2**32 - 1.
-        """
-        self.epoch = epoch_number(epoch)
 
     @property
     def current(self) -> Callable[[Any], Any]:

@@ -128,8 +128,7 @@ class BufferPool:
     def _array(self, view: View, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
         block = self._take(view, shape, dtype)
         if block is None:
-            kind = _numpy(dtype)
-            needed = math.prod(shape) * kind.itemsize
+            needed = math.prod(shape) * _numpy(dtype).itemsize
             try:
                 memory = _new_block(needed)
             except (OSError, OverflowError):
@@ -149,7 +148,7 @@ class BufferPool:
             if block.shape == shape and block.dtype == dtype:
                 return block
             # The shape of batches has changed. Drop blocks that are too small.
-            if block.fits(shape, dtype):
+            if math.prod(shape) * _numpy(dtype).itemsize <= block.memory.nbytes:
                 return _Block(block.memory, shape, dtype)
 
     def close(self) -> None:
@@ -187,18 +186,12 @@ class _Block:
 
     def __init__(self, memory: npt.NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> None:
         self.memory, self.shape, self.dtype = memory, shape, dtype
-        kind = _numpy(dtype)
         self.interface = {
             "data": (memory.ctypes.data, False),
             "shape": shape,
-            "typestr": kind.str,
+            "typestr": _numpy(dtype).str,
             "version": 3,
         }
-
-    def fits(self, shape: tuple[int, ...], dtype: str) -> bool:
-        """Return whether it is large enough for an array."""
-        kind = _numpy(dtype)
-        return math.prod(shape) * kind.itemsize <= self.memory.nbytes
 
 
 class _Lease:

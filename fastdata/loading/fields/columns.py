@@ -71,8 +71,8 @@ class ColumnField(BatchField):
         state: ColumnState = batch.states[self]
         if state.values is not None:
             return state.values
-        assert state.task is not None
-        return state.task.result()[0]
+        # Those without a task were read with the rows of images.
+        return batch.columns[self.name] if state.task is None else state.task.result()[0]
 
     def reading(self, batch: Batch) -> Futures:
         """Return the job that reads a batch's values."""
@@ -127,13 +127,6 @@ class LabelField(ColumnField):
     def begin(self, batch: Batch, state: Any) -> None:
         if not self._with_images:
             super().begin(batch, state)
-
-    def column(self, batch: Batch) -> Column:
-        """Return the labels of a batch, which were read."""
-        state: ColumnState = batch.states[self]
-        if state.values is None and self._with_images:
-            return batch.columns[self.name]
-        return super().column(batch)
 
 
 class TargetField(BatchField):

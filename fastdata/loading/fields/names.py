@@ -31,6 +31,8 @@ VISIBILITY = "_visibility"
 SOURCE = "source"
 #: Remedy for a transform of a field without images.
 LEAVE_OUT = "Leave it out; batch_transform= or collate_fn= of the loader see other fields."
+#: Kinds of targets, by the format of a field.
+_KINDS = {**dict.fromkeys(BOXES, "boxes"), **dict.fromkeys(POINTS, "points")}
 _MOVE = "Masks follow their image: give transforms=, such as one of torchvision.transforms.v2."
 
 
@@ -48,23 +50,6 @@ def require_callable(transforms: Mapping[str, Any]) -> None:
             hint = "Put several transforms into fastdata.transforms.Compose."
             raise UsageError(f"{name}= cannot be called: {class_name(one)}", hint)
         require_objects(f"{name}=", one)
-
-
-def require_images(
-    path: Any, known: Mapping[str, Field], transforms: Iterable[str], asked: Sequence[str]
-) -> None:
-    """Raise UsageError if a field with a transform has no images, or was not asked for."""
-    for name in transforms:
-        if name in known and known[name].kind != "image":
-            raise UsageError(
-                f"{path}: transform has {name!r}, which is no field of images",
-                _MOVE if known[name].kind == "mask" else LEAVE_OUT,
-            )
-        if name not in asked:
-            raise UsageError(
-                f"{path}: transform has {name!r}, which is not in fields={asked!r}",
-                "Name the field in fields=, or leave its transform out.",
-            )
 
 
 def require_known(
@@ -116,7 +101,17 @@ def chosen_fields(
     if asked is None:
         asked = [name for name in (IMAGE.name, LABEL.name) if name in known]
     require_known(asked, known, path, joint=joint)
-    require_images(path, known, transforms, asked)
+    for name in transforms:
+        if name in known and known[name].kind != "image":
+            raise UsageError(
+                f"{path}: transform has {name!r}, which is no field of images",
+                _MOVE if known[name].kind == "mask" else LEAVE_OUT,
+            )
+        if name not in asked:
+            raise UsageError(
+                f"{path}: transform has {name!r}, which is not in fields={asked!r}",
+                "Name the field in fields=, or leave its transform out.",
+            )
     if labels and LABEL not in fields:
         what = f"{path}: target_transform is for labels, and the dataset has none"
         raise UsageError(what, LEAVE_OUT)
@@ -161,23 +156,15 @@ def joint_of(fields: Sequence[Field], names: Sequence[str]) -> Joint:
         field = known.get(name)
         if name == "image":
             continue
-        kind = _kind_of(field)
         if name == MASKS and outlines_among(fields):
             kind = "outlines"
-        elif name == GEOMETRY and field is None:
-            kind = "geometry"
+        elif field is None:
+            kind = "geometry" if name == GEOMETRY else "values"
+        else:
+            other = "mask" if field.kind == "mask" else "values"
+            kind = _KINDS.get(field.format.removeprefix(RELATIVE), other)
         targets[name] = Target(kind, "xyxy" if kind == "boxes" else "")
         if field is not None and field.format.endswith("xyv"):
             targets[name + VISIBILITY] = Target("visibility")
     inner: Any = next(iter(targets)) if len(targets) == 1 else {name: name for name in targets}
     return Joint(("image", inner) if targets else ("image",), targets)
-
-
-def _kind_of(field: Field | None) -> str:
-    if field is None:
-        return "values"
-    meaning = field.format.removeprefix(RELATIVE)
-    for kind, formats in (("boxes", BOXES), ("points", POINTS)):
-        if meaning in formats:
-            return kind
-    return "mask" if field.kind == "mask" else "values"

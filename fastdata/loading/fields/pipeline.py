@@ -38,8 +38,6 @@ class Pipeline:
         reader: Reader of targets; None without a joint transform.
 
     Attributes:
-        context: As above.
-        delivered: As above.
         fields: All fields, in the order of their turns: those that follow images after these.
         joint: Form of a sample with targets, as a joint transform has it; None without one.
     """

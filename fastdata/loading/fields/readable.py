@@ -12,7 +12,8 @@ from fastdata.decode.limits import Limits
 from fastdata.errors import called
 from fastdata.once import once
 from fastdata.plan.mixture import MixedRows
-from fastdata.plan.schedule import Indices, Numbering, digest_of
+from fastdata.plan.position import digest_of
+from fastdata.plan.schedule import Indices, Numbering
 from fastdata.storage.fields import IMAGES, Field, common_fields
 from fastdata.transforms.outcomes import Refusal
 from fastdata.transforms.recipe import Recipe
@@ -84,11 +85,6 @@ class Readable:
         if self.parts:
             return common_fields([part.schema for part in self.parts])
         return self.source.fields
-
-    def is_image(self, name: str) -> bool:
-        """Return whether a field has images, or masks that no transform moves."""
-        kinds = ("image",) if self.joint else IMAGES
-        return any(one.name == name and one.kind in kinds for one in self.source.fields)
 
     def numbering(self, source: Source) -> Numbering:
         """Return the mapping from this dataset's samples to rows of its opened source."""
@@ -164,6 +160,12 @@ class Readable:
                 return part.target(index, label)
             index -= part.opened
         return label if self.target_transform is None else called(self.target_transform, label)
+
+
+def images_among(fields: Sequence[Field], joint: bool) -> list[str]:
+    """Return the names of fields of images, and of masks that no ``joint`` transform moves."""
+    kinds = ("image",) if joint else IMAGES
+    return [one.name for one in fields if one.kind in kinds]
 
 
 def _same_rows(one: Any, other: Any) -> bool:
