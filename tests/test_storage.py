@@ -44,9 +44,9 @@ def files_of(folder: Path) -> _native.Files:
     return _native.Files([folder / str(number) for number in range(FILES)], [60] * FILES)
 
 
-#: Three readers of a folder's files, in a process where nothing else is open.
+#: Three readers of a folder's files, in a process where nothing else is open, and in its child.
 MANY = """
-import resource, sys
+import os, resource, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from test_storage import FILES, files_of, open_files
@@ -60,6 +60,12 @@ for limit in (512, 256):
             assert files.read(number, 6, 6) == b"%06d" % number
             assert files.size(number) == 60
     assert open_files(folder) == limit // 4
+child = os.fork()
+assert all(several[0].read(number, 0, 6) == b"%06d" % number for number in range(FILES))
+assert open_files(folder) == 64
+if child == 0:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
 del several[0]
 assert 0 < open_files(folder) < 64
 del several, files
@@ -119,18 +125,6 @@ def test_threads_read_while_files_are_closed(folder: Path, limited: Callable[[in
     for thread in threads:
         thread.join()
     assert wrong == []
-
-
-def test_files_are_read_after_a_fork(folder: Path, limited: Callable[[int], None]) -> None:
-    limited(256)
-    files = files_of(folder)
-    assert all(files.read(i, 0, 6) == b"%06d" % i for i in range(FILES))
-    child = os.fork()
-    if child == 0:
-        good = all(files.read(i, 0, 6) == b"%06d" % i for i in range(FILES))
-        os._exit(0 if good and open_files(folder) == 64 else 1)
-    assert all(files.read(i, 0, 6) == b"%06d" % i for i in range(FILES))
-    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_lock_does_not_stay_with_a_process_forked_meanwhile(tmp_path: Path) -> None:

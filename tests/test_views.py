@@ -118,7 +118,7 @@ PIL_CROP = import_torchvision().transforms.CenterCrop(3)
         (lambda: Views(crops=[CROPS, "flip"]), "transform 1, 'flip'"),
         (lambda: Views(crops=CROPS, more="others"), "transform 1, 'others'"),
         (lambda: DataLoader(images(Views(crops=PIL_CROP))), "PIL images"),
-        (lambda: fast_collate(COLLATED), "sample 1 of the batch has b"),
+        (lambda: fast_collate(COLLATED), "sample 1 of the batch has the views b"),
     ],
 )
 def test_views_that_cannot_be_made_say_why(make: Any, words: str) -> None:
