@@ -27,7 +27,7 @@ from fastdata.loading.fields.computed import NumberField
 from fastdata.loading.fields.field import Batch, BatchField, Context
 from fastdata.loading.fields.pipeline import Pipeline
 from fastdata.loading.fields.stats import Counters
-from fastdata.loading.iterator import Begun, NativeIterator
+from fastdata.loading.iterator import NativeIterator, Opened
 from fastdata.loading.mixture import Mixture
 from fastdata.loading.samplers import (
     BalancedSampler,
@@ -188,8 +188,8 @@ class Run:
         schedule = BatchSchedule(batches, Numbering(self.n, self.subset), key, known, **how)
         progress = PassProgress(start, length)
         about: Any = arguments, progress, length, lambda: None
-        begun = Begun(self._pipeline(), schedule, key, *about)
-        batches = NativeIterator(lambda: begun, lambda: length, LatestPass())
+        opened = Opened(self._pipeline(), schedule, key, *about)
+        batches = NativeIterator(lambda *_: opened, lambda: length, LatestPass())
         return Rank(length, progress, batches)
 
     def _pipeline(self) -> Pipeline:

@@ -9,7 +9,7 @@ import pytest
 from loader_data import WITH_INDEX, images
 from torch.utils.data import Subset
 
-from fastdata import DataLoader
+from fastdata import DataLoader, DeviceLoader
 from fastdata.errors import SlowPathWarning, UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore::fastdata.errors.FallbackWarning")
@@ -62,6 +62,41 @@ def test_what_torchs_loader_would_drop_is_no_loss_in_silence(accelerate: Any, lo
     given = {"fields": None, "batch_transform": None, "seed": None, **lost}
     with pytest.raises(UsageError, match=f"without {next(iter(lost))}"):
         accelerate.Accelerator(cpu=True).prepare(loader(**given))
+
+
+class Doubled:
+    """An iterator of a script's, which passes attributes on."""
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        return {name: value * 2 for name, value in next(self._batches).items()}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+
+class Wrapper:
+    """A loader of a script's."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Any:
+        return Doubled(iter(self._loader))
+
+
+def test_a_scripts_wrapper_stays_in_place(accelerate: Any) -> None:
+    accelerate.Accelerator(cpu=True)
+    options: Any = {"shard": (0, 1), "fields": ("index",), "batch_transform": None}
+    doubled = [batch["index"] for batch in DeviceLoader(Wrapper(loader(**options)), "cpu")]
+    assert len(doubled) == 6
+    for twice, once in zip(doubled, loader(**options), strict=True):
+        assert twice.tolist() == (2 * once["index"]).tolist()
 
 
 def test_preparing_a_loader_that_does_not_shard_is_told_of_once(accelerate: Any) -> None:

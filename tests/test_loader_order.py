@@ -199,6 +199,32 @@ def test_another_epoch_than_the_states_begins_anew() -> None:
     assert indices(rest) == indices(whole)
 
 
+@pytest.mark.parametrize("options", [{"num_workers": 2}, {"device": "cpu", "num_workers": 1}])
+def test_a_pass_that_is_made_ready_has_not_begun(options: Any) -> None:
+    def made() -> Any:
+        return make(SAMPLES, 8, seed=3, shuffle=True, **options)
+
+    loader, other = made(), made()
+    ready: Any = iter(loader)
+    ready.ready()
+    iter(loader).ready()
+    assert loader.state_dict() == other.state_dict()
+    other.set_epoch(2)
+    wanted = list(other)
+    loader.set_epoch(2)
+    assert same(list(ready), wanted)
+    taken = iter(loader)
+    next(taken)
+    resumed = made()
+    rest: Any = iter(resumed)
+    rest.ready()
+    resumed.load_state_dict(loader.state_dict())
+    assert same(list(rest), list(taken))
+    dropped = made()
+    iter(dropped).ready()
+    assert same(list(dropped), list(made()))
+
+
 def test_breaking_off_begins_the_next_epoch() -> None:
     loader = make(SAMPLES, 8, seed=3, shuffle=True, num_workers=2, persistent_workers=True)
     whole = [indices(loader) for _ in range(3)]

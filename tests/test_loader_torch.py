@@ -6,10 +6,13 @@ import copy
 import inspect
 import json
 import pickle
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hangs import HANG
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from loader_data import CROPS, SAMPLES, WITH_INDEX, images, same
@@ -64,6 +67,30 @@ class Plain(Dataset[Any]):
         index = int(index) % self.samples
         image, label = self.images[index]
         return image, label, index
+
+
+class Marking(Dataset[int]):
+    """Writes a file for each sample that is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, number: int) -> int:
+        (self._folder / str(number)).touch()
+        return number
+
+
+@pytest.mark.parametrize("options", [{"seed": 1}, {"device": "cpu"}])
+def test_workers_begin_before_the_first_batch(tmp_path: Path, options: Any) -> None:
+    batches = iter(Ours(Marking(tmp_path), 4, num_workers=1, **options))
+    end = time.monotonic() + HANG
+    while not list(tmp_path.iterdir()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert len(list(batches)) == 2
 
 
 def both(samples: int, **options: Any) -> tuple[Any, Any]:

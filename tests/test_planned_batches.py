@@ -215,6 +215,17 @@ def test_subsets_and_concatenations() -> None:
 # Order, shards, states.
 
 
+def test_a_last_step_with_fewer_batches_than_ranks() -> None:
+    dataset, lengths = images(), np.random.default_rng(3).integers(1, 30, SAMPLES)
+    for samples in range(SAMPLES - 8, SAMPLES):
+        part = Subset(dataset, range(samples))
+        taken = []
+        for rank in range(3):
+            batches = TokenBudgetBatches(part, lengths[:samples], 60, 16, shard=(rank, 3))
+            taken += numbers(DataLoader(part, batch_sampler=batches, fields=("image", "index")))
+        assert set(taken) == set(range(samples))
+
+
 @pytest.mark.parametrize("kind", ["aspect", "budget"])
 def test_states_shards_and_epochs(kind: str) -> None:
     def made(**options: Any) -> DataLoader[Any]:

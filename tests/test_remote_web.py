@@ -7,13 +7,18 @@ import json
 import os
 import shutil
 import tarfile
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fastdata.converters import PackedDataset, ParquetImages, WebDataset, pack
 from fastdata.converters.indexing import index
+from flaky_proxy import FlakyProxy
+from hangs import HANG
 from loader_data import CROPS, SAMPLES, dataset, same, tree
 from sources import require_said, run
 from web_server import WebServer
@@ -29,6 +34,23 @@ pytest.importorskip("aiohttp")
 
 SMALL = RemoteOptions(concurrency=4, piece_bytes=16 << 10)
 NO_RANGES = r"shard-\d+\.tar: the server ignores .*whole file\n.*Range header"
+
+
+def test_a_pass_that_waits_is_closed_by_another_thread() -> None:
+    packed = dataset("shards")
+    with WebServer(packed.parent) as server, FlakyProxy(server.url) as proxy:
+        far = ImageDataset(f"{proxy.url}/{packed.name}", CROPS, remote=SMALL)
+        loader = DataLoader(far, 8, num_workers=1)
+        next(iter(loader))
+        before, proxy.delay = len(proxy.exchanges), HANG
+        batches: Any = iter(loader)
+        thread = threading.Thread(target=list, args=(batches,), daemon=True)
+        thread.start()
+        while len(proxy.exchanges) == before:
+            time.sleep(0.01)
+        batches.close()
+        thread.join(HANG)
+        assert not thread.is_alive()
 
 
 TOKEN = "token=s3cr3t-value&v=1"

@@ -87,9 +87,9 @@ class DeviceLoader:
 
         batches = iter(self.loader)
         # Batches that were prefetched here are not taken yet: a pass that reports to Accelerate
-        # reports those behind the transfer.
-        through = getattr(batches, "reported_through", None)
-        batches = transfer(batches) if through is None else through(transfer)
+        # reports those behind the transfer. Wrappers pass attributes on, types do not.
+        through = getattr(type(batches), "reported_through", None)
+        batches = transfer(batches) if through is None else through(batches, transfer)
         self._reached.clear()
         return batches
 

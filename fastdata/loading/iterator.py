@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Begun:
-    """What a pass of the native path works with, once it has begun.
+class Opened:
+    """What a pass of the native path works with.
 
     ``length`` is the number of batches, None if unknown. ``close`` is called once, when the pass
     ends.
@@ -58,18 +58,20 @@ class NativeIterator(BatchIterator):
     batch in a fraction of a millisecond when it takes one; decode threads need no interpreter.
 
     Args:
-        begin: Begins the pass, with its first batch; returns None if no batches are left of it.
+        begin: Returns what the pass works with where it begins now, None if no batches are left of
+            it. Takes what was opened for it before, and whether its first batch is taken.
         length: Returns the number of batches if it began now; None if unknown.
         latest: Gets the progress of this pass with each batch that it delivers.
     """
 
     def __init__(
         self,
-        begin: Callable[[], Begun | None],
+        begin: Callable[[Opened | None, bool], Opened | None],
         length: Callable[[], int | None],
         latest: LatestPass,
     ) -> None:
-        self._begin: Callable[[], Begun | None] | None = begin
+        self._begin: Callable[[Opened | None, bool], Opened | None] | None = begin
+        self._opened: Opened | None = None
         self._length, self._latest = length, latest
         # Two threads that take batches from one iterator must not wait for the same one.
         self._taking = threading.RLock()
@@ -80,26 +82,32 @@ class NativeIterator(BatchIterator):
         self._bad_named: list[str] = []
         _LIVE.add(self)
 
-    def _open(self) -> None:
-        """Begin the pass, unless that was done."""
+    def _open(self, begins: bool) -> None:
+        """Prepare the pass where it begins now, unless it has begun; ``begins``: it does."""
         if self._begin is None or self._close is None:
             return
-        begun = self._begin()
-        self._begin = None
-        if begun is None:
-            self._length, self._close = (lambda: 0), None
-            return
+        before, opened = self._opened, self._begin(self._opened, begins)
         if self._close is None:  # by another thread, meanwhile
-            begun.close()
+            if opened is not None and opened is not before:
+                opened.close()
             return
-        self._pipeline, self._schedule, self._key = begun.pipeline, begun.schedule, begun.key
-        self._config, self._progress = begun.config, begun.progress
-        self._length = lambda: begun.length
-        context = begun.pipeline.context
+        if before is not None and opened is not before:
+            self._cancel_all()
+            before.close()
+        self._opened, self._close = opened, _nothing if opened is None else opened.close
+        if begins:
+            self._begin = None
+            self._length = lambda: 0 if opened is None else opened.length
+            self._close = None if opened is None else opened.close
+        if opened is None or opened is before:
+            return
+        self._pipeline, self._schedule, self._key = opened.pipeline, opened.schedule, opened.key
+        self._config, self._progress = opened.config, opened.progress
+        context = opened.pipeline.context
         self._readable, self._counters = context.readable, context.counters
-        self._own_collate = begun.config.own_collate(self._readable)
-        self._mixes = begun.config.mixes_bytes and self._own_collate is None
-        self._pins, self._close = context.pool.pinned, begun.close
+        self._own_collate = opened.config.own_collate(self._readable)
+        self._mixes = opened.config.mixes_bytes and self._own_collate is None
+        self._pins = context.pool.pinned
 
     def __len__(self) -> int:
         length = self._length()
@@ -113,7 +121,7 @@ class NativeIterator(BatchIterator):
         if os.getpid() != self._process:
             raise after_fork()
         with self._taking:
-            self._open()
+            self._open(begins=True)
             if self._close is None:
                 raise _closed()
             config = self._config
@@ -171,8 +179,8 @@ class NativeIterator(BatchIterator):
         if os.getpid() != self._process:
             return True
         with self._taking:
-            self._open()
-            if self._close is None or not self._config.prefetch:
+            self._open(begins=False)
+            if self._opened is None or self._close is None or not self._config.prefetch:
                 return True
             try:
                 self._top_up(self._config.prefetch)
@@ -366,7 +374,7 @@ class NativeIterator(BatchIterator):
     def close(self) -> None:
         """Stop decoding, free the batches under way and end the iteration."""
         close, self._close = getattr(self, "_close", None), None
-        if close is None or self._begin is not None:
+        if close is None or close is _nothing:
             return
         self._counters.ended = time.perf_counter()
         if os.getpid() == self._process:
@@ -396,7 +404,7 @@ _ender: int | None = None
 
 
 def _nothing() -> None:
-    """Close a pass that has not begun."""
+    """Close a pass that was not opened."""
 
 
 def _closed() -> StopIteration:

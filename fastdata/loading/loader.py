@@ -27,11 +27,11 @@ from fastdata.loading.batching import Batching, OrderedBatching, find_batching, 
 from fastdata.loading.fields.readable import Readable
 from fastdata.loading.fields.stats import Stats
 from fastdata.loading.images import PrefixDataset, recognise_any
-from fastdata.loading.iterator import Begun, NativeIterator
+from fastdata.loading.iterator import NativeIterator, Opened
 from fastdata.loading.mixture import leaves, mixtures_in, refuse_paths, transforms_of
 from fastdata.loading.native import NativePath
 from fastdata.loading.noticing import NoticingPass, in_memory
-from fastdata.loading.passes import NoBatches, Pass, ProgressTracker, ReportedPass
+from fastdata.loading.passes import NoBatches, Pass, ProgressTracker, ReportedPass, TorchPass
 from fastdata.loading.resolved import Resolved, resolved_path
 from fastdata.loading.resuming import Resumable
 from fastdata.loading.samplers import PlannedSampler
@@ -267,7 +267,7 @@ class DataLoader(Resumable[T], Generic[T]):
             begin = partial(self._begin_native, settled)
             batches = self._on_device(NativeIterator(begin, self._length, latest), latest)
         elif self._is_torchs_own:
-            batches = self._begin_torch(settled)
+            batches = self._begin_torch(settled, None, True).batches
         else:
             batches = Pass(partial(self._begin_torch, settled), self._length)
         module = sys.modules.get("accelerate.state") if self._shares_samples else None
@@ -313,8 +313,6 @@ class DataLoader(Resumable[T], Generic[T]):
         """Return where a pass begins that was to begin at ``settled``; None: an epoch's end."""
         self._follow_samplers()
         if self._at_end:
-            self._loaded = self._at_end = False
-            self._settled().warn_ended()
             return None
         if settled is None or settled is not self._resume:
             settled = self._next()
@@ -326,24 +324,34 @@ class DataLoader(Resumable[T], Generic[T]):
             )
         return replace(settled, named=self._named)
 
-    def _begin_native(self, settled: Position | None) -> Begun | None:
-        """Begin a pass on the native path; return None for an epoch's end."""
+    def _begin_native(
+        self, settled: Position | None, opened: Opened | None, begins: bool
+    ) -> Opened | None:
+        """Open a pass on the native path, or take the one that is ``opened`` where it begins.
+
+        Return None for an epoch's end. ``begins``: its first batch is taken.
+        """
         start = self._start(settled, True)
         if start is None:
-            return None
-        assert self._native is not None
-        begun = self._native.start(start)
-        self._begun(start, replace(begun.progress))
-        return begun
+            opened = None
+        elif opened is None or opened.progress.start != start:
+            assert self._native is not None
+            opened = self._native.start(start)
+        if begins:
+            self._record(start, None if opened is None else replace(opened.progress))
+        return opened
 
-    def _begin_torch(self, settled: Position | None) -> Iterator[Any]:
-        """Begin a pass on another path; return its batches."""
+    def _begin_torch(
+        self, settled: Position | None, opened: TorchPass | None, begins: bool
+    ) -> TorchPass:
+        """Open a pass on another path; arguments are as of `_begin_native`."""
         start = self._start(settled, False)
-        if start is None:
-            return NoBatches()
-        progress, batches = self._torch_pass(start)
-        self._begun(start, progress)
-        return batches
+        if opened is None or opened.start != start:
+            made = (None, NoBatches()) if start is None else self._torch_pass(start)
+            opened = TorchPass(start, *made)
+        if begins:
+            self._record(start, opened.progress)
+        return opened
 
     def _length(self) -> Any:
         """Return the number of batches of a pass that begins now; None if unknown."""

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from fastdata.device.delivery import BatchIterator, Tracker
 from fastdata.loading.seeding import seeded
-from fastdata.plan.position import LatestPass, PassProgress
+from fastdata.plan.position import LatestPass, PassProgress, Position
 
 
 class WrappedPass(BatchIterator):
@@ -28,15 +28,30 @@ class WrappedPass(BatchIterator):
         return len(self._batches)  # type: ignore[arg-type]
 
 
-class Pass(WrappedPass):
-    """One pass over a loader, which begins with its first batch.
+class TorchPass(NamedTuple):
+    """A pass of torch's loader from ``start`` on, None for the end of an epoch; its progress."""
 
-    ``begin`` then returns the batches; ``length`` their number if it began now.
+    start: Position | None
+    progress: PassProgress | None
+    batches: Iterator[Any]
+
+
+class Pass(WrappedPass):
+    """One pass over torch's loader, which begins with its first batch.
+
+    Args:
+        begin: As of `NativeIterator`. torch's workers begin to prefetch at once, so it is called
+            now; and again with the first batch, as the pass may have to begin elsewhere.
+        length: Returns the number of batches if it began now.
     """
 
-    def __init__(self, begin: Callable[[], Iterator[Any]], length: Callable[[], int]) -> None:
-        self._begin: Callable[[], Iterator[Any]] | None = begin
+    def __init__(
+        self, begin: Callable[[TorchPass | None, bool], TorchPass], length: Callable[[], int]
+    ) -> None:
+        self._begin: Callable[[TorchPass | None, bool], TorchPass] | None = begin
         self._length, self._beginning = length, threading.Lock()
+        self._opened = begin(None, False)
+        super().__init__(self._opened.batches)
 
     def __len__(self) -> int:
         return super().__len__() if self._begin is None else self._length()
@@ -45,19 +60,25 @@ class Pass(WrappedPass):
         if self._begin is not None:
             with self._beginning:
                 if self._begin is not None:
-                    self._batches, self._begin = self._begin(), None
+                    opened = self._begin(self._opened, True)
+                    if opened is not self._opened:
+                        self._close_batches()
+                    self._batches, self._begin = opened.batches, None
         return next(self._batches)
 
     def ready(self) -> bool:
         """Return whether ``next`` would return at once, as far as it is known."""
-        ready = None if self._begin is not None else getattr(self._batches, "ready", None)
+        ready = getattr(self._batches, "ready", None)
         return ready is None or bool(ready())
 
     def close(self) -> None:
         """Close the pass, which does not begin any more."""
         with self._beginning:
+            self._close_batches()
             if self._begin is not None:
                 self._batches, self._begin = NoBatches(), None
+
+    def _close_batches(self) -> None:
         close = getattr(self._batches, "close", None)
         if close is not None:
             close()

@@ -181,9 +181,12 @@ class Resumable(LeftAlone[T], Generic[T]):
             self._resume = self._beginning(self._epoch, self._epoch_seed())
         return self._resume
 
-    def _begun(self, start: Position, progress: PassProgress | None) -> None:
-        """Record that a pass has begun."""
-        self._loaded = False
+    def _record(self, start: Position | None, progress: PassProgress | None) -> None:
+        """Record that a pass has begun; None is the end of an epoch."""
+        self._loaded = self._at_end = False
+        if start is None:
+            self._settled().warn_ended()
+            return
         self._resume, self._epoch, self._latest.progress = None, start.epoch + 1, progress
 
     def _beginning(self, epoch: int, seed: int) -> Position:

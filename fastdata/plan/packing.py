@@ -142,7 +142,7 @@ def divided(batches: list[Indices], count: int, samples: int) -> list[Indices]:
         if len(parts[at]) < 2:
             break
         whole = parts[at]
-        parts[at], part = whole[::2], whole[1::2]
+        parts[at], part = whole[::2].copy(), whole[1::2].copy()
         parts.append(part)
     repeated = count - len(parts)
     for number in range(repeated):

@@ -69,7 +69,8 @@ class Fetch:
         return self._done.is_set()
 
     def cancel(self) -> None:
-        """Do nothing: other batches may need the same samples."""
+        """Wake the waiting thread. Requests go on: other batches may need the same samples."""
+        self._done.set()
 
     def finish(self, release: Callable[[_Held, int], None]) -> None:
         """Take all ranges, of which a use each is released; wake the waiting thread."""
