@@ -27,7 +27,7 @@ from fastdata.loading.fields.computed import NumberField
 from fastdata.loading.fields.field import Batch, BatchField, Context
 from fastdata.loading.fields.pipeline import Pipeline
 from fastdata.loading.fields.stats import Counters
-from fastdata.loading.iterator import NativeIterator, Opened
+from fastdata.loading.iterator import NativeIterator, OpenedPass
 from fastdata.loading.mixture import Mixture
 from fastdata.loading.samplers import (
     BalancedSampler,
@@ -188,7 +188,7 @@ class Run:
         schedule = BatchSchedule(batches, Numbering(self.n, self.subset), key, known, **how)
         progress = PassProgress(start, length)
         about: Any = arguments, progress, length, lambda: None
-        opened = Opened(self._pipeline(), schedule, key, *about)
+        opened = OpenedPass(self._pipeline(), schedule, key, *about)
         batches = NativeIterator(lambda *_: opened, lambda: length, LatestPass())
         return Rank(length, progress, batches)
 

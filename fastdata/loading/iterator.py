@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Opened:
+class OpenedPass:
     """What a pass of the native path works with.
 
     ``length`` is the number of batches, None if unknown. ``close`` is called once, when the pass
@@ -66,12 +66,12 @@ class NativeIterator(BatchIterator):
 
     def __init__(
         self,
-        begin: Callable[[Opened | None, bool], Opened | None],
+        begin: Callable[[OpenedPass | None, bool], OpenedPass | None],
         length: Callable[[], int | None],
         latest: LatestPass,
     ) -> None:
-        self._begin: Callable[[Opened | None, bool], Opened | None] | None = begin
-        self._opened: Opened | None = None
+        self._begin: Callable[[OpenedPass | None, bool], OpenedPass | None] | None = begin
+        self._opened: OpenedPass | None = None
         self._length, self._latest = length, latest
         # Two threads that take batches from one iterator must not wait for the same one.
         self._taking = threading.RLock()

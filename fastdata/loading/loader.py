@@ -27,7 +27,7 @@ from fastdata.loading.batching import Batching, OrderedBatching, find_batching, 
 from fastdata.loading.fields.readable import Readable
 from fastdata.loading.fields.stats import Stats
 from fastdata.loading.images import PrefixDataset, recognise_any
-from fastdata.loading.iterator import NativeIterator, Opened
+from fastdata.loading.iterator import NativeIterator, OpenedPass
 from fastdata.loading.mixture import leaves, mixtures_in, refuse_paths, transforms_of
 from fastdata.loading.native import NativePath
 from fastdata.loading.noticing import NoticingPass, in_memory
@@ -325,8 +325,8 @@ class DataLoader(Resumable[T], Generic[T]):
         return replace(settled, named=self._named)
 
     def _begin_native(
-        self, settled: Position | None, opened: Opened | None, begins: bool
-    ) -> Opened | None:
+        self, settled: Position | None, opened: OpenedPass | None, begins: bool
+    ) -> OpenedPass | None:
         """Open a pass on the native path, or take the one that is ``opened`` where it begins.
 
         Return None for an epoch's end. ``begins``: its first batch is taken.

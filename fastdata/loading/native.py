@@ -18,7 +18,7 @@ from fastdata.loading.fields.field import Context
 from fastdata.loading.fields.image import ImageField
 from fastdata.loading.fields.pipeline import Pipeline, blobs_among, open_pipeline
 from fastdata.loading.fields.stats import Counters
-from fastdata.loading.iterator import Opened
+from fastdata.loading.iterator import OpenedPass
 from fastdata.plan.position import PassProgress, Position
 from fastdata.plan.schedule import BatchSchedule, Numbering
 from fastdata.storage.source import PassRequest, Source
@@ -87,7 +87,7 @@ class NativePath:
         """Return the number of batches of a pass that begins at ``start``; None if unknown."""
         return self._batching.draw(start, self._numbering.n).length
 
-    def start(self, start: Position) -> Opened:
+    def start(self, start: Position) -> OpenedPass:
         """Start a pass: draw its batches, open what they need."""
         config, numbering, drops = self._config, self._numbering, self._config.on_error == "drop"
         batches, key, length, among = self._batching.draw(start, numbering.n)
@@ -134,7 +134,7 @@ class NativePath:
             pool.close()
             context.start = _refuse  # the threads end with the last reference to them
 
-        return Opened(pipeline, schedule, key, config, progress, length, close)
+        return OpenedPass(pipeline, schedule, key, config, progress, length, close)
 
     def _pipeline(self, context: Context) -> Pipeline:
         """Return the pipeline of a pass's fields."""
