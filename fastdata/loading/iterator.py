@@ -87,19 +87,19 @@ class NativeIterator(BatchIterator):
         if self._begin is None or self._close is None:
             return
         before, opened = self._opened, self._begin(self._opened, begins)
-        if self._close is None:  # by another thread, meanwhile
-            if opened is not None and opened is not before:
-                opened.close()
-            return
         if before is not None and opened is not before:
             self._cancel_all()
             before.close()
-        self._opened, self._close = opened, _nothing if opened is None else opened.close
+        self._opened = opened
         if begins:
             self._begin = None
             self._length = lambda: 0 if opened is None else opened.length
-            self._close = None if opened is None else opened.close
-        if opened is None or opened is before:
+        if opened is before and opened is not None:
+            return
+        self._late = None
+        if opened is None:
+            is_closed = begins or self._close is None
+            self._close = None if is_closed else _nothing
             return
         self._pipeline, self._schedule, self._key = opened.pipeline, opened.schedule, opened.key
         self._config, self._progress = opened.config, opened.progress
@@ -108,6 +108,9 @@ class NativeIterator(BatchIterator):
         self._own_collate = opened.config.own_collate(self._readable)
         self._mixes = opened.config.mixes_bytes and self._own_collate is None
         self._pins = context.pool.pinned
+        is_closed, self._close = self._close is None, opened.close
+        if is_closed:  # by another thread, meanwhile
+            self.close()
 
     def __len__(self) -> int:
         length = self._length()
