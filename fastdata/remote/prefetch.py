@@ -70,7 +70,8 @@ class Fetch:
 
     def cancel(self) -> None:
         """Wake the waiting thread. Requests go on: other batches may need the same samples."""
-        self._done.set()
+        if not self.done():  # garbage may be collected while it is being set
+            self._done.set()
 
     def finish(self, release: Callable[[_Held, int], None]) -> None:
         """Take all ranges, of which a use each is released; wake the waiting thread."""
@@ -323,14 +324,11 @@ class RemotePass:
         return stats._replace(cache_reads=reads, cache_fills=fills, cache_bytes=self._cache.used)
 
     def close(self) -> None:
-        """Cancel all requests under way."""
-        with self._lock:
-            self._closed = True
-            self._known.clear()
-            self._unplanned.clear()
-            self._gathered.clear()
-            self._queue.clear()
-            self._urgent.clear()
+        """Cancel all requests under way.
+
+        It takes no lock: garbage is collected anywhere, also by a thread that holds this one.
+        """
+        self._closed = True
         self._reader.loop.call_soon_threadsafe(self._cancel)
 
     # Run on the event loop.
@@ -339,6 +337,12 @@ class RemotePass:
         self._reader.loop.call_soon_threadsafe(self._pump)
 
     def _cancel(self) -> None:
+        with self._lock:
+            self._known.clear()
+            self._unplanned.clear()
+            self._gathered.clear()
+            self._queue.clear()
+            self._urgent.clear()
         for task in list(self._tasks):
             task.cancel()
 
