@@ -20,7 +20,7 @@ class WrappedPass(BatchIterator):
         self._batches = batches
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_batches":  # of a pass that has not begun
+        if name == "_batches":  # of a copy that is being made
             raise AttributeError(name)
         return getattr(self._batches, name)
 
@@ -50,7 +50,7 @@ class Pass(WrappedPass):
     ) -> None:
         self._begin: Callable[[TorchPass | None, bool], TorchPass] | None = begin
         self._length, self._beginning = length, threading.Lock()
-        self._opened = begin(None, False)
+        self._opened: TorchPass | None = begin(None, False)
         super().__init__(self._opened.batches)
 
     def __len__(self) -> int:
@@ -63,7 +63,8 @@ class Pass(WrappedPass):
                     opened = self._begin(self._opened, True)
                     if opened is not self._opened:
                         self._close_batches()
-                    self._batches, self._begin = opened.batches, None
+                    # Without the one before, whose worker processes end with it.
+                    self._batches, self._begin, self._opened = opened.batches, None, None
         return next(self._batches)
 
     def ready(self) -> bool:
@@ -76,7 +77,7 @@ class Pass(WrappedPass):
         with self._beginning:
             self._close_batches()
             if self._begin is not None:
-                self._batches, self._begin = NoBatches(), None
+                self._batches, self._begin, self._opened = NoBatches(), None, None
 
     def _close_batches(self) -> None:
         close = getattr(self._batches, "close", None)
