@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hangs import HANG
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from loader_data import CROPS, SAMPLES, WITH_INDEX, images, same
@@ -86,9 +85,7 @@ class Marking(Dataset[int]):
 @pytest.mark.parametrize("options", [{"seed": 1}, {"device": "cpu"}])
 def test_workers_begin_before_the_first_batch(tmp_path: Path, options: Any) -> None:
     batches = iter(Ours(Marking(tmp_path), 4, num_workers=1, **options))
-    end = time.monotonic() + HANG
-    while not list(tmp_path.iterdir()):
-        assert time.monotonic() < end
+    while not list(tmp_path.iterdir()):  # else the test hangs, which pytest's timeout ends
         time.sleep(0.01)
     assert len(list(batches)) == 2
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class OpenedPass:
-    """What a pass of the native path works with.
+    """Pipeline, schedule and settings of an opened pass on the native path.
 
     ``length`` is the number of batches, None if unknown. ``close`` is called once, when the pass
     ends.
@@ -58,8 +58,8 @@ class NativeIterator(BatchIterator):
     batch in a fraction of a millisecond when it takes one; decode threads need no interpreter.
 
     Args:
-        begin: Returns what the pass works with where it begins now, None if no batches are left of
-            it. Takes what was opened for it before, and whether its first batch is taken.
+        begin: Opens the pass where it begins now; returns None if no batches are left of it. Its
+            arguments are the pass as it was opened before, and whether its first batch is taken.
         length: Returns the number of batches if it began now; None if unknown.
         latest: Gets the progress of this pass with each batch that it delivers.
     """

@@ -27,6 +27,11 @@ class WrappedPass(BatchIterator):
     def __len__(self) -> int:
         return len(self._batches)  # type: ignore[arg-type]
 
+    def _close_batches(self) -> None:
+        close = getattr(self._batches, "close", None)
+        if close is not None:
+            close()
+
 
 class TorchPass(NamedTuple):
     """A pass of torch's loader from ``start`` on, None for the end of an epoch; its progress."""
@@ -79,11 +84,6 @@ class Pass(WrappedPass):
             if self._begin is not None:
                 self._batches, self._begin, self._opened = NoBatches(), None, None
 
-    def _close_batches(self) -> None:
-        close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()
-
 
 class ReportedPass(WrappedPass):
     """Pass that Accelerate's ``GradientState`` knows, as it knows those of its own loaders.
@@ -132,9 +132,7 @@ class ReportedPass(WrappedPass):
     def close(self) -> None:
         """Close the pass, of which Accelerate then knows no more."""
         self._state._remove_dataloader(self)
-        close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()
+        self._close_batches()
 
 
 class NoBatches(Iterator[Any]):
