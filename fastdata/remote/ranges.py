@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from fastdata.remote.workers import Closed, sleep
 
 T = TypeVar("T")
 Numbers: TypeAlias = npt.NDArray[np.int64]
@@ -126,6 +130,8 @@ class RangeRequest:
 class RangeCache(ABC):
     """Ranges of remote files that one process holds: pieces in a folder, or row groups in memory.
 
+    Several threads of a reader may call it at once.
+
     Attributes:
         only: Whether bytes cannot be read in another way.
         limit: Most bytes to hold.
@@ -139,28 +145,37 @@ class RangeCache(ABC):
     peak = 0
 
     def __init__(self) -> None:
-        self._running: dict[Piece, asyncio.Task[Any]] = {}
+        self._lock = threading.Lock()
+        self._running: dict[Piece, Future[Any]] = {}
+        self._reads = self._fills = 0
 
-    async def _once(self, piece: Piece, work: Callable[[Piece], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of work on a piece, which runs once for all who wait for it."""
-        task = self._running.get(piece)
-        if task is None:
-            task = self._running[piece] = asyncio.get_running_loop().create_task(work(piece))
-
-            def end(done: asyncio.Task[Any]) -> None:
-                del self._running[piece]
-                if not done.cancelled():
-                    # The waiter re-raises it; silence asyncio's "never retrieved" warning.
-                    done.exception()
-
-            task.add_done_callback(end)
-        # A cancelled waiter must not cancel it for the others.
-        result: T = await asyncio.shield(task)
-        return result
-
-    @abstractmethod
     def counts(self) -> tuple[int, int]:
         """Return the statistics ``cache_reads`` and ``cache_fills`` of `RemoteStats`."""
+        return self._reads, self._fills
+
+    def _once(self, piece: Piece, work: Callable[[Piece], T]) -> T:
+        """Return the result of work on a piece, which one thread does for all that wait for it.
+
+        All of them raise its error. If that thread's pass is closed, another thread does the work.
+        """
+        while True:
+            with self._lock:
+                is_mine = piece not in self._running
+                outcome: Future[T] = self._running.setdefault(piece, Future())
+            if is_mine:
+                try:
+                    outcome.set_result(work(piece))
+                except BaseException as error:
+                    outcome.set_exception(error)
+                with self._lock:
+                    del self._running[piece]
+            with suppress(Closed):
+                return outcome.result()
+            sleep(0.001)  # raises Closed if this thread's pass is closed too
+
+    def _count_reads(self, count: int) -> None:
+        with self._lock:
+            self._reads += count
 
     @abstractmethod
     def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
@@ -168,18 +183,18 @@ class RangeCache(ABC):
 
     @abstractmethod
     def read_present(self, file: FileRef, start: int, stop: int) -> bytes | None:
-        """Return a byte range, or None unless all its pieces are held; call it from any thread."""
+        """Return a byte range, or None unless all its pieces are held."""
 
     @abstractmethod
-    async def read(self, file: FileRef, start: int, stop: int) -> bytes:
-        """Return a byte range from its pieces, and fill missing ones; runs on the loop.
+    def read(self, file: FileRef, start: int, stop: int) -> Any:
+        """Return a byte range from its pieces, as a buffer, and fill missing ones; block.
 
         Raise RemoteError if it cannot be fetched, DatasetError if a piece cannot be stored or
         decoded.
         """
 
     @abstractmethod
-    async def ensure(self, piece: Piece) -> None:
+    def ensure(self, piece: Piece) -> None:
         """Fill a missing piece, if there is room; raises as `read` does."""
 
     @abstractmethod
