@@ -11,9 +11,7 @@ from fastdata.remote.retries import wait_before
 from fastdata.remote.workers import sleep
 
 
-def read_checked(
-    reader: RangeReader, cache: RangeCache | None, request: RangeRequest
-) -> Numbers:
+def read_checked(reader: RangeReader, cache: RangeCache | None, request: RangeRequest) -> Numbers:
     """Read a request; return the places of the ranges that were wrong at every try.
 
     Wrong ranges are evicted from the cache and read again, without the others. Runs on the

@@ -47,9 +47,10 @@ class FsspecClient(RangeClient):
         self._state = state
 
     def get(self, url: str, start: int, stop: int, seconds: float) -> Any:
-        return run_on(self._loop, self._get(url, start, stop, seconds))
+        return run_on(self._loop, self.fetch(url, start, stop, seconds))
 
-    async def _get(self, url: str, start: int, stop: int, seconds: float) -> Any:
+    async def fetch(self, url: str, start: int, stop: int, seconds: float) -> Any:
+        """Read as `get` does; runs on the driver's loop."""
         path, span = self._fs._strip_protocol(url), {"start": start, "end": stop}
         with asking(url, start, stop, self._state):
             return await call_driver(self._fs, "cat_file", seconds, path, **span)

@@ -8,7 +8,7 @@ import os
 import pickle
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -164,7 +164,7 @@ class FetchedSource(Source):
             [fetches[slot] for slot in slots[split].tolist()], np.int64
         ).T
         header = starts[split]
-        sound = {}
+        sound: dict[int, Callable[[Any], bool]] = {}
         for number, slot in enumerate(slots[split].tolist()):
             of_rows = int(begins[number]), int(firsts[number]), int(lasts[number])
             sound[len(slots) + number] = partial(extents.are_rows_sound, slot, *of_rows)

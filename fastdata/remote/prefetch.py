@@ -20,7 +20,7 @@ from fastdata.remote.options import RemoteOptions, RemoteStats
 from fastdata.remote.ranges import Numbers, Piece, RangeCache, RangeRequest, SampleRanges, plan
 from fastdata.remote.reader import RangeReader
 from fastdata.remote.retries import describe_error
-from fastdata.remote.workers import Closed
+from fastdata.remote.workers import ClosedError
 from fastdata.storage.source import BlobColumn, PassRequest, Rows, Source
 
 #: Most bytes of samples held in memory beside a cache folder. More than the processor's caches
@@ -369,7 +369,7 @@ class RemotePass:
         """Do what there is to do: make requests, fill pieces."""
         self._is_woken = False
         workers = self._reader.workers
-        with suppress(Closed):
+        with suppress(ClosedError):
             while (task := self._take()) is not None:
                 if self._urgent or self._queue or self._new_pieces:
                     self._wake()  # another thread may find more
@@ -442,7 +442,7 @@ class RemotePass:
             pending.wrong = frozenset(wrong.tolist())
         except FastdataError as raised:
             pending.error = raised
-        except Closed:
+        except ClosedError:
             raise
         except Exception as raised:  # else the batch would wait for ever
             what = f"fetching failed: {describe_error(raised)}"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.remote.workers import Closed, sleep
+from fastdata.remote.workers import ClosedError, sleep
 
 T = TypeVar("T")
 Numbers: TypeAlias = npt.NDArray[np.int64]
@@ -169,9 +169,9 @@ class RangeCache(ABC):
                     outcome.set_exception(error)
                 with self._lock:
                     del self._running[piece]
-            with suppress(Closed):
+            with suppress(ClosedError):
                 return outcome.result()
-            sleep(0.001)  # raises Closed if this thread's pass is closed too
+            sleep(0.001)  # raises ClosedError if this thread's pass is closed too
 
     def _count_reads(self, count: int) -> None:
         with self._lock:
@@ -202,9 +202,7 @@ class RangeCache(ABC):
         """Remove the pieces that hold a byte range, because its bytes are wrong."""
 
 
-def merge(
-    ranges: Ranges, merge_gap: int, max_request: int, waste: float = _WASTE
-) -> list[Numbers]:
+def merge(ranges: Ranges, merge_gap: int, max_request: int, waste: float = _WASTE) -> list[Numbers]:
     """Return the numbers of the ranges of each request; neighbours with small gaps share one.
 
     ``merge_gap`` limits the bytes between two neighbours; ``waste`` limits the unneeded bytes of a

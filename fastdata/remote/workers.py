@@ -11,7 +11,7 @@ from typing import Any
 _IDLE = 10.0
 
 
-class Closed(Exception):
+class ClosedError(Exception):
     """What a thread works for is no longer wanted."""
 
 
@@ -66,6 +66,6 @@ _own = _Own()
 
 
 def sleep(seconds: float) -> None:
-    """Wait; raise Closed as soon as what this thread works for is closed."""
+    """Wait; raise ClosedError as soon as what this thread works for is closed."""
     if (_own.closed or threading.Event()).wait(seconds):
-        raise Closed
+        raise ClosedError
