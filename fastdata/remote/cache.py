@@ -35,7 +35,7 @@ from fastdata.remote.reader import RangeReader
 from fastdata.remote.workers import sleep
 from fastdata.storage.cache import room
 from fastdata.storage.descriptors import read_exactly
-from fastdata.storage.files import remedy, sync, wait_for_lock
+from fastdata.storage.files import is_open_file, open_file, remedy, sync, wait_for_lock
 from fastdata.storage.trust import is_own_file, make_cache_folder, open_own_file
 
 FOLDER = "fastdata-pieces"
@@ -108,19 +108,14 @@ class PieceCache(RangeCache):
 
     def read_present(self, file: FileRef, start: int, stop: int) -> bytes | None:
         parts = []
-        for piece, first, last in self._parts(file, start, stop):
-            data = self._bytes_of(piece, first, last)
+        for piece in self.pieces(file, start, stop):
+            begin = piece[1] * self._piece
+            data = self._bytes_of(piece, max(start - begin, 0), min(stop - begin, self._piece))
             if data is None:
                 return None
             parts.append(data)
         self._count_reads(len(parts))
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _parts(self, file: FileRef, start: int, stop: int) -> Iterator[tuple[Piece, int, int]]:
-        """Yield (piece, begin, end) for a byte range: where it begins and ends in each piece."""
-        for piece in self.pieces(file, start, stop):
-            begin = piece[1] * self._piece
-            yield piece, max(start, begin) - begin, min(stop, begin + self._piece) - begin
+        return b"".join(parts)  # a single part is not copied
 
     def read(self, file: FileRef, start: int, stop: int) -> Any:
         for _ in range(_FILLS):
@@ -147,7 +142,7 @@ class PieceCache(RangeCache):
     def _bytes_of(self, piece: Piece, start: int = 0, stop: int = 0) -> bytes | None:
         """Return bytes of a piece; None if it is missing or damaged."""
         path = self._path(piece)
-        with contextlib.suppress(OSError), open(path, "rb", 0, opener=_open_no_link) as file:
+        with contextlib.suppress(OSError), open_file(path, 0, os.O_NOFOLLOW) as file:
             state = os.fstat(file.fileno())
             inode, touched = self._known.get(path, (-1, -_TOUCH_EVERY))
             if inode != state.st_ino and not (
@@ -184,7 +179,8 @@ class PieceCache(RangeCache):
                             self._store(descriptor, partial, path, data)
                         return not self._full
                     finally:
-                        _unlink_same(partial, descriptor)
+                        if is_open_file(partial, descriptor):
+                            partial.unlink()
                         os.close(descriptor)
             sleep(_POLL)
         return True
@@ -193,12 +189,8 @@ class PieceCache(RangeCache):
         """Open and lock the file of a piece to fill; None while another process has the lock."""
         with self._writing():
             descriptor = open_own_file(partial, 0o600)  # other users must not hold the lock
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(partial.stat(), os.fstat(descriptor)):
-                    return descriptor
-            except (BlockingIOError, FileNotFoundError):
-                pass
+            if _lock_same(partial, descriptor):
+                return descriptor
             os.close(descriptor)
         return None
 
@@ -304,10 +296,6 @@ def _fills_of(process: int) -> threading.Semaphore:
     return threading.Semaphore(_MOST_FILLS)
 
 
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-
-
 def _is_sound(descriptor: int, size: int) -> bool:
     """Return whether a piece has the length and checksum of its trailer."""
     data = read_exactly(descriptor, 0, size + _TRAILER.size + 1)
@@ -317,15 +305,18 @@ def _is_sound(descriptor: int, size: int) -> bool:
     return bool(magic == _MAGIC and length == size and crc32c(memoryview(data)[:size]) == crc)
 
 
-def _unlink_same(path: Path, descriptor: int) -> None:
-    """Remove a file if the path still names the open one."""
-    with contextlib.suppress(OSError):
-        if os.path.samestat(path.stat(), os.fstat(descriptor)):
-            path.unlink()
+def _lock_same(path: Path, descriptor: int) -> bool:
+    """Lock an open file, unless it is locked; return whether its path still names it then."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return is_open_file(path, descriptor)
 
 
 def _remove_abandoned(partial: Path) -> None:
     """Remove the partial piece of a killed process."""
-    with contextlib.suppress(OSError), open(partial, "rb+", 0, opener=_open_no_link) as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while a process fills it
-        _unlink_same(partial, file.fileno())
+    flags = os.O_NOFOLLOW | os.O_RDWR
+    with contextlib.suppress(OSError), open_file(partial, 0, flags) as file:
+        if _lock_same(partial, file.fileno()):
+            partial.unlink()
