@@ -1,72 +1,49 @@
-"""Reads of checked samples: wrong ones are fetched again."""
+"""Reading of requests whose ranges are compared with their checksums, and read again if wrong."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+import numpy as np
 
-from fastdata.errors import FastdataError
-from fastdata.remote.ranges import RangeCache, RangeRequest
+from fastdata import _native
+from fastdata.remote.ranges import Numbers, RangeCache, RangeRequest
 from fastdata.remote.reader import RangeReader
-from fastdata.remote.requests import all_of
 from fastdata.remote.retries import wait_before
+from fastdata.remote.workers import sleep
 
 
-async def read_checked(
-    reader: RangeReader,
-    cache: RangeCache | None,
-    request: RangeRequest,
-    take: Callable[[Any, bytes], None],
-    present: bytes | None = None,
-) -> list[Any]:
-    """Read a request's samples; return those that were wrong at every try; runs on the loop.
+def read_checked(reader: RangeReader, cache: RangeCache | None, request: RangeRequest) -> Numbers:
+    """Read a request; return the places of the ranges that were wrong at every try.
 
-    Wrong samples are evicted from the cache and fetched again, without the others. Calls
-    ``take`` with each right member and its bytes. ``present`` are the request's bytes, if the
-    cache had them.
+    Wrong ranges are evicted from the cache and read again, without the others. Runs on the
+    reader's threads.
     """
     tries = reader.options.tries if cache is None or not cache.only else 1
+    left = np.arange(len(request.members))
+    request.data, request.begins = [None] * len(left), request.starts.copy()
     for number in range(0 if cache is not None else 1, tries + 1):
-        file, start, stop = request.file, request.start, request.stop
+        file, starts, stops = request.file, request.starts[left], request.stops[left]
+        start, stop = int(starts.min()), int(stops.max())
         if cache is not None and (number == 0 or cache.only):
-            data = memoryview(present or await cache.read(file, start, stop))
+            data = cache.read(file, start, stop)
         else:
-            data = memoryview(await reader.read(file.url, start, stop))
-        wrong = []
-        for one in request.members:
-            # Copy, so that memory is freed sample by sample.
-            part = bytes(data[one.start - start : one.stop - start])
-            if one.is_right(part):
-                take(one, part)
-            else:
-                wrong.append(one)
-        if not wrong or number == tries:
+            data = reader.read(file.url, start, stop)
+        for place in left.tolist():
+            request.data[place] = data
+        request.begins[left] = starts - start
+        wrong = _native.wrong_parts(data, starts - start, stops - start, request.checks[left])
+        wrong = {*left[wrong].tolist()}
+        for place, is_sound in request.sound.items():
+            if place in left:
+                begin = int(request.begins[place])
+                size = int(request.stops[place] - request.starts[place])
+                if not is_sound(memoryview(data)[begin : begin + size]):
+                    wrong.add(place)
+        left = np.array(sorted(wrong), np.int64)
+        if not len(left) or number == tries:
             break
-        reader.counts.refetched += len(wrong)
-        start, stop = min(one.start for one in wrong), max(one.stop for one in wrong)
-        request = RangeRequest(file, start, stop, wrong)
+        reader.counts.refetched += len(left)
         if cache is not None and number == 0:
-            cache.drop(file, start, stop)
+            cache.drop(file, int(request.starts[left].min()), int(request.stops[left].max()))
         else:
-            await asyncio.sleep(wait_before(number))
-    return wrong
-
-
-def read_all(
-    reader: RangeReader, cache: RangeCache | None, requests: Sequence[RangeRequest]
-) -> dict[Any, bytes | FastdataError]:
-    """Read requests at once; return bytes or an error by key, nothing for wrong members."""
-    outcomes: dict[Any, bytes | FastdataError] = {}
-
-    async def read(request: RangeRequest) -> None:
-        try:
-            await read_checked(reader, cache, request, lambda one, data: take(one.key, data))
-        except FastdataError as error:
-            for one in request.members:
-                outcomes.setdefault(one.key, error)
-
-    take = outcomes.__setitem__
-
-    reader.run(all_of(map(read, requests)))
-    return outcomes
+            sleep(wait_before(number))
+    return left

@@ -1,52 +1,130 @@
-"""Plans of requests: neighbouring byte ranges are merged, and the next ones come first."""
+"""Byte ranges of remote files, and plans of requests: one for neighbours, the next ones first."""
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from fastdata import _native
-from fastdata._native import crc32c
-from fastdata.errors import FastdataError, OutageError
-from fastdata.remote.workers import Closed, sleep
-from fastdata.storage.source import Source
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.remote.workers import ClosedError, sleep
 
 T = TypeVar("T")
+Numbers: TypeAlias = npt.NDArray[np.int64]
 #: Most bytes between merged neighbours, as a part of the bytes needed.
 _WASTE = 1 / 32
 #: Parts to fetch of samples that are fetched in part, by slot: `_native.Extents.plan_fetches`.
 Fetches: TypeAlias = Mapping[int, Sequence[int]]
 #: Problem of a sample whose checksum is wrong.
 WRONG_BYTES = "its bytes have changed since it was packed, and fetching again did not help"
-
-
-class JpegParts(NamedTuple):
-    """Bytes of a JPEG that its crop needs, for `_native.Extents.attach`.
-
-    ``header`` has its first bytes, ``rows`` the bytes of some rows of MCUs, which begin ``at`` an
-    offset.
-    """
-
-    header: bytes
-    rows: bytes
-    at: int
+#: `Ranges.checks` of a range that has no checksum.
+UNCHECKED = -1
 
 
 class FileRef(NamedTuple):
-    """Remote file that holds samples; pieces in a cache folder have names with ``tag``."""
+    """Remote file that holds samples; pieces in a cache folder have names with ``tag``.
+
+    ``place`` is its number among a dataset's files, below 0 for the file of a single sample.
+    """
 
     url: str
     size: int
     tag: str
+    place: int = -1
 
 
 #: A piece of a file in a cache folder, or a row group of a table, by its number.
 Piece: TypeAlias = tuple[FileRef, int]
+
+
+@dataclass(eq=False)
+class Ranges:
+    """Byte ranges to read: samples of a dataset, or parts of them. Arrays are int64, (N,).
+
+    Attributes:
+        files: The file of each.
+        places: `FileRef.place` of each.
+        starts: Its first byte.
+        stops: The byte after its last one.
+        checks: CRC-32C of each, or `UNCHECKED`.
+        sound: Functions that return whether bytes are right, by the number of the range.
+    """
+
+    files: list[FileRef]
+    places: Numbers
+    starts: Numbers
+    stops: Numbers
+    checks: Numbers
+    sound: dict[int, Callable[[Any], bool]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def request(self, members: Numbers) -> RangeRequest:
+        """Return the request for some ranges, which are of one file."""
+        starts, stops = self.starts[members], self.stops[members]
+        sound = {}
+        if self.sound:
+            numbers = enumerate(members.tolist())
+            sound = {at: self.sound[one] for at, one in numbers if one in self.sound}
+        return RangeRequest(
+            self.files[members[0]], members, starts, stops, self.checks[members], sound
+        )
+
+
+class SampleRanges(NamedTuple):
+    """Ranges of gathered samples. Arrays are int64, (N,).
+
+    Attributes:
+        ranges: The ranges.
+        slots: The slot of the sample that each belongs to.
+        at: The first byte of each in its sample; below 0 if it is the whole sample.
+        keys: Numbers that are equal for equal ranges of one field.
+    """
+
+    ranges: Ranges
+    slots: Numbers
+    at: Numbers
+    keys: Numbers
+
+
+@dataclass(eq=False)
+class RangeRequest:
+    """Neighbouring byte ranges of a file that are requested together.
+
+    ``members`` are their numbers, for the caller. Others are as of `Ranges`. ``data`` has the bytes
+    of each once they have come, from ``begins`` on.
+    """
+
+    file: FileRef
+    members: Numbers
+    starts: Numbers
+    stops: Numbers
+    checks: Numbers
+    sound: dict[int, Callable[[Any], bool]]
+    data: list[Any] = field(default_factory=list)
+    begins: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @property
+    def start(self) -> int:
+        """Its first byte."""
+        return int(self.starts.min())
+
+    @property
+    def stop(self) -> int:
+        """The byte after its last one."""
+        return int(self.stops.max())
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes."""
+        return self.stop - self.start
 
 
 class RangeCache(ABC):
@@ -91,9 +169,9 @@ class RangeCache(ABC):
                     outcome.set_exception(error)
                 with self._lock:
                     del self._running[piece]
-            with suppress(Closed):
+            with suppress(ClosedError):
                 return outcome.result()
-            sleep(0.001)  # raises Closed if this thread's pass is closed too
+            sleep(0.001)  # raises ClosedError if this thread's pass is closed too
 
     def _count_reads(self, count: int) -> None:
         with self._lock:
@@ -124,134 +202,43 @@ class RangeCache(ABC):
         """Remove the pieces that hold a byte range, because its bytes are wrong."""
 
 
-@dataclass(slots=True, eq=False)
-class Wanted:
-    """Byte range to read: a sample of a dataset, or a part of one.
-
-    ``check`` is its CRC-32C, or a function that returns whether bytes are right. ``key`` is the
-    number of a whole sample, or a draw and a part.
-    """
-
-    number: int
-    file: FileRef
-    start: int
-    stop: int
-    check: int | Callable[[bytes], bool]
-    key: Hashable = None
-
-    def __post_init__(self) -> None:
-        if self.key is None:
-            self.key = self.number
-
-    def is_right(self, data: bytes) -> bool:
-        """Return whether these bytes equal those that were packed."""
-        return crc32c(data) == self.check if isinstance(self.check, int) else self.check(data)
-
-    @property
-    def size(self) -> int:
-        """Its length in bytes."""
-        return self.stop - self.start
-
-
-@dataclass(slots=True, eq=False)
-class RangeRequest:
-    """Byte range to request, which holds one or more neighbours: `Wanted`."""
-
-    file: FileRef
-    start: int
-    stop: int
-    members: list[Any] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        """Its length in bytes."""
-        return self.stop - self.start
-
-
-def merge(
-    wanted: Iterable[Any], merge_gap: int, max_request: int, waste: float = _WASTE
-) -> list[RangeRequest]:
-    """Return the requests for some samples; neighbours with small gaps share one.
+def merge(ranges: Ranges, merge_gap: int, max_request: int, waste: float = _WASTE) -> list[Numbers]:
+    """Return the numbers of the ranges of each request; neighbours with small gaps share one.
 
     ``merge_gap`` limits the bytes between two neighbours; ``waste`` limits the unneeded bytes of a
-    request, as a part of the needed ones.
+    request, as a part of the needed ones. ``max_request`` limits the bytes of a request of several.
     """
-    requests: list[RangeRequest] = []
-    needed = wasted = 0
-    for one in sorted(wanted, key=lambda one: (one.file.url, one.start)):
-        last = requests[-1] if requests else None
-        if last is not None and last.file.url == one.file.url:
-            gap = max(one.start - last.stop, 0)
-            if (
-                gap <= merge_gap
-                and wasted + gap <= waste * (needed + one.size)
-                and max(one.stop, last.stop) - last.start <= max_request
-            ):
-                last.stop = max(last.stop, one.stop)
-                last.members.append(one)
-                needed += one.size
-                wasted += gap
-                continue
-        requests.append(RangeRequest(one.file, one.start, one.stop, [one]))
-        needed, wasted = one.size, 0
+    order = np.lexsort((ranges.starts, ranges.places))
+    places, starts, stops = ranges.places[order], ranges.starts[order], ranges.stops[order]
+    joins = (places[1:] == places[:-1]) & (places[1:] >= 0)
+    runs = np.flatnonzero(~(joins & (starts[1:] - stops[:-1] <= merge_gap))) + 1
+    requests = []
+    for first, end in zip([0, *runs.tolist()], [*runs.tolist(), len(order)], strict=True):
+        while end - first > 1:
+            most = first + int(np.searchsorted(starts[first:end], starts[first] + max_request))
+            tops = np.maximum.accumulate(stops[first:most])
+            gaps = np.maximum(starts[first + 1 : most] - tops[:-1], 0)
+            needed = np.cumsum(stops[first:most] - starts[first:most])[1:]
+            fits = (tops[1:] - starts[first] <= max_request) & (gaps <= merge_gap)
+            if waste < np.inf:
+                fits &= np.cumsum(gaps) <= waste * needed
+            many = 1 + (len(fits) if fits.all() else int(fits.argmin()))
+            requests.append(order[first : first + many])
+            first += many
+        if first < end:
+            requests.append(order[first:end])
     return requests
 
 
 def plan(
-    coming: Iterable[Any], reach: int, merge_gap: int, max_request: int, needed: Iterable[Any] = ()
-) -> list[RangeRequest]:
-    """Return the next requests, in the order in which batches need them.
+    ranges: Ranges, distances: Numbers, soon: int, merge_gap: int, max_request: int
+) -> list[Numbers]:
+    """Return the ranges of the next requests, in the order in which batches need them.
 
-    The requests cover the next quarter of ``reach``, with neighbours from all of it. ``coming`` is
-    in the order of the batches. Ranges in ``needed`` come before all others.
+    A request is planned if it has a range at a distance, in bytes until it is needed, of at most
+    ``soon``.
     """
-    places: dict[Hashable, int] = {}
-    near: list[Any] = []
-    size = soon = 0
-    for one in coming:
-        places[one.key] = len(near)
-        near.append(one)
-        size += one.size
-        if size <= reach // 4:
-            soon = len(near)
-        if size >= reach:
-            break
-    for one in needed:
-        if one.key not in places:
-            near.append(one)
-        places[one.key] = -1
-    firsts = [
-        (min(places[one.key] for one in request.members), request)
-        for request in merge(near, merge_gap, max_request)
-    ]
-    firsts.sort(key=lambda pair: pair[0])
-    return [request for first, request in firsts if first <= soon]
-
-
-def attach_fetched(
-    fetched: Mapping[int, Any], extents: _native.Extents, source: Source, rows: Any
-) -> dict[int, FastdataError]:
-    """Attach fetched bytes to their extents; return the errors of other samples, by slot.
-
-    An outcome is bytes, parts, an error, or None for wrong bytes. ``rows`` are by slot, int64.
-    """
-    failed: dict[int, FastdataError] = {}
-    for slot, outcome in fetched.items():
-        row = int(rows[slot])
-        if isinstance(outcome, bytes):
-            extents.attach(slot, outcome)
-        elif isinstance(outcome, JpegParts):
-            extents.attach(slot, *outcome)
-        elif outcome is None:
-            failed[slot] = source.problem(row, WRONG_BYTES, "changed")
-        else:
-            what = f"sample {row} ({source.key(row)}): {outcome.what}"
-            failed[slot] = type(outcome)(what, outcome.hint)
-    return failed
-
-
-def raise_outage(failed: Mapping[int, FastdataError]) -> None:
-    """Raise the first OutageError among the errors of samples, which may be intact."""
-    for error in failed.values():
-        if isinstance(error, OutageError):
-            raise error
+    requests = merge(ranges, merge_gap, max_request)
+    firsts = [int(distances[request].min()) for request in requests]
+    order = sorted(range(len(requests)), key=firsts.__getitem__)
+    return [requests[at] for at in order if firsts[at] <= soon]
