@@ -98,7 +98,7 @@ class PieceCache(RangeCache):
             max(1, min(options.concurrency, _UNDER_WAY // options.piece_bytes))
         )
         #: Inodes that were compared with their trailer, and when their time of last use was set.
-        self._known: dict[Path, tuple[int, float]] = {}
+        self._known: dict[Piece, tuple[int, float]] = {}
         self._full = False
 
     def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
@@ -106,20 +106,9 @@ class PieceCache(RangeCache):
             return []
         return [(file, n) for n in range(start // self._piece, (stop - 1) // self._piece + 1)]
 
-    def read_present(self, file: FileRef, start: int, stop: int) -> bytes | None:
-        parts = []
-        for piece in self.pieces(file, start, stop):
-            begin = piece[1] * self._piece
-            data = self._bytes_of(piece, max(start - begin, 0), min(stop - begin, self._piece))
-            if data is None:
-                return None
-            parts.append(data)
-        self._count_reads(len(parts))
-        return b"".join(parts)  # a single part is not copied
-
     def read(self, file: FileRef, start: int, stop: int) -> Any:
         for _ in range(_FILLS):
-            data = self.read_present(file, start, stop)
+            data = self._present(file, start, stop)
             if data is not None:
                 return data
             if not all(self._once(piece, self._fill) for piece in self.pieces(file, start, stop)):
@@ -133,6 +122,19 @@ class PieceCache(RangeCache):
         for piece in self.pieces(file, start, stop):
             self._path(piece).unlink(missing_ok=True)
 
+    def _present(self, file: FileRef, start: int, stop: int) -> bytes | None:
+        """Return a byte range, or None unless all its pieces are there."""
+        parts = []
+        for piece in self.pieces(file, start, stop):
+            begin = piece[1] * self._piece
+            data = self._bytes_of(piece, max(start - begin, 0), min(stop - begin, self._piece))
+            if data is None:
+                return None
+            parts.append(data)
+        with self._lock:
+            self._reads += len(parts)
+        return b"".join(parts)  # a single part is not copied
+
     def _path(self, piece: Piece) -> Path:
         return self._folder / f"{piece[0].tag}-{piece[1]}.piece"
 
@@ -144,7 +146,7 @@ class PieceCache(RangeCache):
         path = self._path(piece)
         with contextlib.suppress(OSError), open_file(path, 0, os.O_NOFOLLOW) as file:
             state = os.fstat(file.fileno())
-            inode, touched = self._known.get(path, (-1, -_TOUCH_EVERY))
+            inode, touched = self._known.get(piece, (-1, -_TOUCH_EVERY))
             if inode != state.st_ino and not (
                 is_own_file(state) and _is_sound(file.fileno(), self._size(piece))
             ):
@@ -155,14 +157,13 @@ class PieceCache(RangeCache):
                 touched = now
                 with contextlib.suppress(OSError):  # another user's, or just evicted
                     os.utime(path)
-            self._known[path] = state.st_ino, touched
+            self._known[piece] = state.st_ino, touched
             return read_exactly(file.fileno(), start, stop - start)
         return None
 
     def _fill(self, piece: Piece) -> bool:
         """Fill a missing piece, or wait for a process that fills it; return whether it is there."""
-        path = self._path(piece)
-        partial = path.with_suffix(".partial")
+        partial = self._path(piece).with_suffix(".partial")
         end = time.monotonic() + _PATIENCE
         while self._bytes_of(piece) is None:
             if self._full or time.monotonic() > end:
@@ -176,7 +177,7 @@ class PieceCache(RangeCache):
                         if self._bytes_of(piece) is None:
                             begin = piece[1] * self._piece
                             data = self._reader.read(piece[0].url, begin, begin + self._size(piece))
-                            self._store(descriptor, partial, path, data)
+                            self._store(piece, data, partial, descriptor)
                         return not self._full
                     finally:
                         if is_open_file(partial, descriptor):
@@ -212,7 +213,7 @@ class PieceCache(RangeCache):
                     "again every time; give fewer bytes in cache=Cache(path, bytes)"
                 )
 
-    def _store(self, descriptor: int, partial: Path, path: Path, data: Any) -> None:
+    def _store(self, piece: Piece, data: Any, partial: Path, descriptor: int) -> None:
         """Write a piece, if there is room for it."""
         with self._writing():
             size = memoryview(data).nbytes
@@ -223,10 +224,10 @@ class PieceCache(RangeCache):
             os.fchmod(descriptor, 0o644)
             os.fsync(descriptor)
             with self._usage():  # a process that counts could see it under neither name
-                os.replace(partial, path)
+                os.replace(partial, self._path(piece))
                 self._fills += 1
             sync(self._folder)
-            self._known[path] = os.fstat(descriptor).st_ino, time.monotonic()
+            self._known[piece] = os.fstat(descriptor).st_ino, time.monotonic()
 
     # Room.
 
