@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 import torch
-from flaky_proxy import wait_until
+from flaky_proxy import Exchange, wait_until
 from hangs import HANG
 from hypothesis import given
 from hypothesis import strategies as st
@@ -523,6 +523,28 @@ def test_a_cache_folder_that_vanishes_is_named(gcs: Bucket, tmp_path: Path) -> N
     shutil.rmtree(tmp_path / "cache" / "fastdata-pieces")
     with pytest.raises(DatasetError, match="cannot be written: No such file"):
         cached.read([SAMPLES - 1])
+
+
+def test_a_closed_pass_leaves_its_fills_to_another(gcs: Bucket, tmp_path: Path) -> None:
+    put(gcs)
+    asked: Counter[tuple[str, str]] = Counter()
+
+    def is_early(exchange: Exchange) -> bool:
+        asked[exchange.path, exchange.range] += 1
+        return ".tar" in exchange.path and asked[exchange.path, exchange.range] <= 2
+
+    with gcs.through_proxy() as (bucket, proxy):
+        of = remote(f"{bucket.url}/shards", bucket, tmp_path / "cache")
+        proxy.inject("503", is_early, 10_000)  # fills wait until they try again
+        closed: Any = iter(loader(of))
+        thread = threading.Thread(target=list, args=(closed,), daemon=True)
+        thread.start()
+        wait_until(lambda: proxy.count("GET", ".tar") >= SMALL.concurrency)
+        closed.close()
+        assert same(list(loader(of, timeout=HANG)), list(local()))
+        thread.join(HANG)
+        assert not thread.is_alive()
+        assert set(asked.values()) <= {1, 3, 4}
 
 
 @pytest.mark.slow
