@@ -345,22 +345,23 @@ class RemoteSource(FetchedSource, IndexedSource):
             spans.append((ref.place, start, stop, record.crc32c))
         ranges = Ranges(files, *np.array(spans, np.int64).reshape(-1, 4).T)
         # All of them are needed now, so bytes between them cost less than a request.
-        merged = merge(ranges, self.options.merge_gap, self.options.max_request, math.inf)
+        order, begins = merge(ranges, self.options.merge_gap, self.options.max_request, math.inf)
+        merged = np.split(order, begins[1:]) if len(order) else []
         requests = [ranges.request(members) for members in merged]
         reader, cache = self.here()
         read = [partial(read_checked, reader, cache, request) for request in requests]
-        for request, wrong in zip(requests, reader.run_all(read), strict=True):
-            for at, member in enumerate(request.members.tolist()):
-                place, file = wanted[member], request.file
+        for members, request, wrong in zip(merged, requests, reader.run_all(read), strict=True):
+            for at, place in enumerate([wanted[member] for member in members.tolist()]):
+                record, number = records[place]
                 if isinstance(wrong, FastdataError):
                     outcomes[place] = wrong
                 elif at in wrong:
-                    problem = f"in {redact(file.url)}, {WRONG_BYTES}"
-                    outcomes[place] = self._corrupt(*records[place], problem)
+                    problem = f"in {redact(request.file.url)}, {WRONG_BYTES}"
+                    outcomes[place] = self._corrupt(record, number, problem)
                 else:
-                    begin = int(request.begins[at])
-                    size = int(request.stops[at] - request.starts[at])
-                    outcomes[place] = bytes(memoryview(request.data[at])[begin : begin + size])
+                    begin = request.begins[at]
+                    view = memoryview(request.data[at])[begin : begin + record.length]
+                    outcomes[place] = bytes(view)
         return outcomes
 
     @property

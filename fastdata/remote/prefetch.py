@@ -48,7 +48,6 @@ class _Pending:
     is_done: bool = False
     error: FastdataError | None = None
     wrong: frozenset[int] = frozenset()
-    begins: list[int] = field(default_factory=list)
     waiting: list[Fetch] = field(default_factory=list)
 
 
@@ -111,7 +110,9 @@ class Fetch:
                 failed.setdefault(slot, pending.error)
         good = [at for at, slot in enumerate(slots) if slot not in failed]
         data = [answered[at][0].request.data[answered[at][1]] for at in good]
-        starts = np.array([answered[at][0].begins[answered[at][1]] for at in good], np.int64)
+        starts = np.array(
+            [answered[at][0].request.begins[answered[at][1]] for at in good], np.int64
+        )
         self._parts = good, data, starts
         self._done.set()
 
@@ -415,7 +416,7 @@ class RemotePass:
         ranges = known.ranges(unplanned)
         for members in plan(ranges, distances, soon, options.merge_gap, options.max_request):
             numbers = unplanned[members]
-            pending = _Pending(ranges.request(members), len(numbers))
+            pending = _Pending(ranges.request(members), len(members))
             for number in numbers.tolist():
                 self._pending[number] = pending
             known.put(numbers)
@@ -439,7 +440,7 @@ class RemotePass:
         """Make a request; give the batches that wait for it its bytes, or the error."""
         try:
             wrong = read_checked(self._reader, self._cache, pending.request)
-            pending.wrong = frozenset(wrong.tolist())
+            pending.wrong = frozenset(wrong)
         except FastdataError as raised:
             pending.error = raised
         except ClosedError:
@@ -451,7 +452,6 @@ class RemotePass:
             if self._closed.is_set():
                 return
             pending.is_done = True
-            pending.begins = pending.request.begins.tolist()
             if not pending.left:
                 self._outstanding -= pending.request.size
             for fetch in pending.waiting:

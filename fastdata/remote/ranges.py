@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from fastdata import _native
 from fastdata.remote.workers import ClosedError, sleep
 
 T = TypeVar("T")
@@ -67,15 +68,13 @@ class Ranges:
         return len(self.files)
 
     def request(self, members: Numbers) -> RangeRequest:
-        """Return the request for some ranges, which are of one file."""
-        starts, stops = self.starts[members], self.stops[members]
+        """Return the request for some ranges, which are of one file and ascend."""
         sound = {}
         if self.sound:
             numbers = enumerate(members.tolist())
             sound = {at: self.sound[one] for at, one in numbers if one in self.sound}
-        return RangeRequest(
-            self.files[members[0]], members, starts, stops, self.checks[members], sound
-        )
+        starts, stops = self.starts[members], self.stops[members]
+        return RangeRequest(self.files[members[0]], starts, stops, self.checks[members], sound)
 
 
 class SampleRanges(NamedTuple):
@@ -96,35 +95,50 @@ class SampleRanges(NamedTuple):
 
 @dataclass(eq=False)
 class RangeRequest:
-    """Neighbouring byte ranges of a file that are requested together.
+    """Byte ranges of a file that are requested together; starts ascend. See `Ranges`.
 
-    ``members`` are their numbers, for the caller. Others are as of `Ranges`. ``data`` has the bytes
-    of each once they have come, from ``begins`` on.
+    Attributes:
+        data: The buffer that has each range's bytes, once they have come.
+        begins: Where they begin in it.
     """
 
     file: FileRef
-    members: Numbers
     starts: Numbers
     stops: Numbers
     checks: Numbers
     sound: dict[int, Callable[[Any], bool]]
     data: list[Any] = field(default_factory=list)
-    begins: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
+    begins: list[int] = field(default_factory=list)
 
-    @property
-    def start(self) -> int:
-        """Its first byte."""
-        return int(self.starts.min())
+    def __post_init__(self) -> None:
+        self.start, self.stop = int(self.starts[0]), int(self.stops.max())
 
-    @property
-    def stop(self) -> int:
-        """The byte after its last one."""
-        return int(self.stops.max())
+    def __len__(self) -> int:
+        return len(self.starts)
 
     @property
     def size(self) -> int:
         """Its length in bytes."""
         return self.stop - self.start
+
+    def part(self, places: list[int]) -> RangeRequest:
+        """Return the request for some of its ranges."""
+        sound = {at: self.sound[one] for at, one in enumerate(places) if one in self.sound}
+        arrays = self.starts[places], self.stops[places], self.checks[places]
+        return RangeRequest(self.file, *arrays, sound)
+
+    def take(self, data: Any) -> list[int]:
+        """Take the request's bytes; return the places of the ranges that are wrong."""
+        begins = self.starts - self.start
+        self.data, self.begins = [data] * len(self), begins.tolist()
+        wrong: list[int] = _native.wrong_parts(data, begins, self.stops - self.start, self.checks)
+        if self.sound:
+            view = memoryview(data)
+            for at, is_sound in self.sound.items():
+                stop = int(self.stops[at]) - self.start
+                if not is_sound(view[self.begins[at] : stop]):
+                    wrong.append(at)
+        return wrong
 
 
 class RangeCache(ABC):
@@ -194,43 +208,51 @@ class RangeCache(ABC):
         """Remove the pieces that hold a byte range, because its bytes are wrong."""
 
 
-def merge(ranges: Ranges, merge_gap: int, max_request: int, waste: float = _WASTE) -> list[Numbers]:
-    """Return the numbers of the ranges of each request; neighbours with small gaps share one.
+def merge(
+    ranges: Ranges, merge_gap: int, max_request: int, waste: float = _WASTE
+) -> tuple[Numbers, Numbers]:
+    """Return the ranges in the order of requests, and where there each request begins.
 
-    ``merge_gap`` limits the bytes between two neighbours; ``waste`` limits the unneeded bytes of a
-    request, as a part of the needed ones. ``max_request`` limits the bytes of a request of several.
+    Neighbours with small gaps share a request. ``merge_gap`` limits the bytes between two of them;
+    ``waste`` limits the unneeded bytes of a request, as a part of the needed ones. ``max_request``
+    limits the bytes of a request of several.
     """
     order = np.lexsort((ranges.starts, ranges.places))
     places, starts, stops = ranges.places[order], ranges.starts[order], ranges.stops[order]
     joins = (places[1:] == places[:-1]) & (places[1:] >= 0)
     runs = np.flatnonzero(~(joins & (starts[1:] - stops[:-1] <= merge_gap))) + 1
-    requests = []
+    begins = []
     for first, end in zip([0, *runs.tolist()], [*runs.tolist(), len(order)], strict=True):
         while end - first > 1:
+            begins.append(first)
             most = first + int(np.searchsorted(starts[first:end], starts[first] + max_request))
             tops = np.maximum.accumulate(stops[first:most])
             gaps = np.maximum(starts[first + 1 : most] - tops[:-1], 0)
             needed = np.cumsum(stops[first:most] - starts[first:most])[1:]
-            fits = (tops[1:] - starts[first] <= max_request) & (gaps <= merge_gap)
-            if waste < np.inf:
-                fits &= np.cumsum(gaps) <= waste * needed
-            many = 1 + (len(fits) if fits.all() else int(fits.argmin()))
-            requests.append(order[first : first + many])
-            first += many
+            ends = (tops[1:] - starts[first] > max_request) | (gaps > merge_gap)
+            many = int(ends.argmax()) if ends.any() else len(ends)
+            # The longest that wastes little: a gap after small images weighs less in the end.
+            little = np.flatnonzero(np.cumsum(gaps[:many]) <= waste * needed[:many])
+            first += 2 + int(little[-1]) if len(little) else 1
         if first < end:
-            requests.append(order[first:end])
-    return requests
+            begins.append(first)
+    return order, np.array(begins, np.int64)
 
 
 def plan(
     ranges: Ranges, distances: Numbers, soon: int, merge_gap: int, max_request: int
 ) -> list[Numbers]:
-    """Return the ranges of the next requests, in the order in which batches need them.
+    """Return the ranges of each of the next requests, in the order in which batches need them.
 
     A request is planned if it has a range at a distance, in bytes until it is needed, of at most
     ``soon``.
     """
-    requests = merge(ranges, merge_gap, max_request)
-    firsts = [int(distances[request].min()) for request in requests]
-    order = sorted(range(len(requests)), key=firsts.__getitem__)
-    return [requests[at] for at in order if firsts[at] <= soon]
+    if not len(ranges):
+        return []
+    order, begins = merge(ranges, merge_gap, max_request)
+    firsts = np.minimum.reduceat(distances[order], begins)
+    chosen = np.flatnonzero(firsts <= soon)
+    chosen = chosen[np.argsort(firsts[chosen], kind="stable")]
+    begins = np.append(begins, len(order))
+    spans = zip(begins[chosen].tolist(), begins[chosen + 1].tolist(), strict=True)
+    return [order[begin:end] for begin, end in spans]
