@@ -277,6 +277,7 @@ class RemotePass:
                 self._pieces[piece] -= 1
                 if not self._pieces[piece]:
                     del self._pieces[piece]
+                    self._new_pieces.pop(piece, None)
             pending = self._pending.pop(number, None)
             if pending is not None:
                 pending.left -= 1
@@ -388,7 +389,8 @@ class RemotePass:
                 return None
             if self._urgent:
                 return partial(self._run, self._urgent.popleft())
-            if self._new_pieces and self._filling < _MOST_FILLS:
+            filled = len(self._pieces) - len(self._new_pieces)
+            if self._new_pieces and self._filling < _MOST_FILLS and filled < self._most_pieces:
                 self._filling += 1
                 piece = next(iter(self._new_pieces))
                 del self._new_pieces[piece]
