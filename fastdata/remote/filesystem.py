@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from fastdata.errors import CorruptionError, RemoteError, UsageError
-from fastdata.remote.answers import SLOWEST, asking, state_number, too_long
+from fastdata.remote.answers import SLOWEST, asking, state_of, too_long
 from fastdata.remote.drivers import (
     BUCKETS,
     STALLED,
@@ -189,26 +189,11 @@ async def _info(fs: fsspec.AbstractFileSystem, path: str, shown: str) -> RemoteF
 
 def _described(info: Mapping[str, Any]) -> RemoteFile:
     crc = info.get("crc32c")  # Google's: base64 of 4 bytes, big endian
-    name = next((name for name in _VERSIONS if info.get(name)), "")
-    version = str(info[name]) if name else None
     return RemoteFile(
         int(info["size"]),
         base64.b64decode(crc).hex() if isinstance(crc, str) and crc else None,
-        version,
-        state_number(_VERSIONS.get(name, ""), version or ""),
+        *state_of(info),
     )
-
-
-#: Drivers' names for a file's version, the surest first, and the equivalent HTTP header.
-_VERSIONS = {
-    "generation": "X-Goog-Generation",
-    "etag": "",
-    "ETag": "ETag",
-    "Last-Modified": "Last-Modified",
-    "mtime": "",
-    "LastModified": "",
-    "created": "",
-}
 
 
 def read_bytes(
