@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import os
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 
 StorageOptions = Mapping[str, Any]
 
-_EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
-#: Modules of the drivers of buckets, by scheme.
+#: Modules of the drivers of buckets, by scheme. Without ``fs``, each is an extra of this package.
 BUCKETS = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "s3a": "s3fs"}
 
 #: Seconds without a byte after which a request counts as stalled and is retried.
@@ -131,11 +129,9 @@ def _driver(url: str) -> type[fsspec.AbstractFileSystem]:
     from fsspec.registry import get_filesystem_class
 
     try:
-        if scheme in BUCKETS:
-            importlib.import_module(BUCKETS[scheme])
         driver: type[fsspec.AbstractFileSystem] = get_filesystem_class(scheme)
     except ImportError as error:
-        extra = _EXTRAS.get(scheme)
+        extra = BUCKETS.get(scheme, "").removesuffix("fs")
         hint = f"pip install 'fastdata-torch[{extra}]'" if extra else str(error)
         raise UsageError(
             f"{redact(url)}: the driver of {scheme}:// is not installed", hint

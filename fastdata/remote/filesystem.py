@@ -59,11 +59,6 @@ class RemoteFile(NamedTuple):
     state: int
 
 
-def list_files(url: str, storage_options: StorageOptions | None = None) -> dict[str, int]:
-    """Return the size in bytes of every file below a folder, by relative path; none if missing."""
-    return {name: entry.size for name, entry in list_entries(url, storage_options).items()}
-
-
 def list_folders(url: str, storage_options: StorageOptions | None = None) -> list[str]:
     """Return the sorted names of a folder's folders; none if the folder is missing."""
     _require_listing(url)
@@ -76,8 +71,8 @@ def list_folders(url: str, storage_options: StorageOptions | None = None) -> lis
     return sorted({name.rpartition("/")[2] for name in names - {top}} - {""})
 
 
-def list_entries(url: str, storage_options: StorageOptions | None = None) -> dict[str, RemoteFile]:
-    """Return the metadata of every file below a folder, by path; see `list_files`."""
+def list_files(url: str, storage_options: StorageOptions | None = None) -> dict[str, RemoteFile]:
+    """Return the metadata of every file below a folder, by relative path; none if missing."""
     _require_listing(url)
     files = _find(url, storage_options)
     prefix = open_filesystem(url, storage_options)[1].rstrip("/") + "/"
@@ -144,7 +139,7 @@ def file_sizes(
     names = list(names)
     # A URL with a query has no listing, and a web server's may be empty.
     listed = {} if split_query(url)[1] else list_files(url, storage_options)
-    known = {name: listed[name] for name in names if name in listed}
+    known = {name: listed[name].size for name in names if name in listed}
     absent = [name for name in names if name not in listed]
 
     def ask(name: str) -> int | None:

@@ -52,12 +52,6 @@ def join_url(url: str, name: str) -> str:
     return f"{base.rstrip('/')}/{name}{query}"
 
 
-def folder_of(url: str) -> str:
-    """Return the URL of a file's folder."""
-    base, query = split_query(url)
-    return base.rstrip("/").rpartition("/")[0] + query
-
-
 def resolve_url(url: str, path: str) -> str:
     """Return the URL of a folder from its path relative to another one, with ``..`` resolved."""
     base, query = split_query(url)
