@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pickle
 import random
@@ -223,12 +222,12 @@ def test_storage_options_are_json_where_they_can_be() -> None:
 def test_what_is_tried_again(error: Exception, tries: int, said: str) -> None:
     calls = []
 
-    async def fail() -> None:
+    def fail() -> None:
         calls.append(1)
         raise error
 
     with pytest.raises(RemoteError, match=f"gs://b/x: (.|\n)*{said}") as caught:
-        asyncio.run(Retries("gs://b/x: reading it", 3).run(fail))
+        Retries("gs://b/x: reading it", 3).call(fail)
     assert len(calls) == tries
     assert "u:p" not in str(caught.value) and "k=v" not in str(caught.value)
 

@@ -255,7 +255,7 @@ class _Body:
             return too_long(asked.url, asked.most)
         if response.status == 200 and response.url.authority not in _know_ranges:
             return _ranges_ignored(asked.url)
-        return TruncatedError(f"received more than the {asked.most} bytes requested")
+        return TruncatedError(f"received more than {asked.most} bytes")
 
     def _check_headers(self) -> None:
         response, (url, start, stop, state) = self._response, self._asked

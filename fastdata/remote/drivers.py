@@ -16,7 +16,7 @@ from urllib.request import getproxies
 
 from fastdata.errors import FastdataError, RemoteError, UsageError
 from fastdata.remote.answers import bounded_options
-from fastdata.remote.requests import in_thread, loop_of, run_on
+from fastdata.remote.requests import call_in_thread
 from fastdata.remote.retries import Retries, describe_error, may_pass
 from fastdata.remote.urls import redact, remember_query, remember_secrets, scheme_of
 
@@ -74,13 +74,12 @@ def open_filesystem(
     if key in _opened:
         return _opened[key], path
 
+    @_opening(url)
     def connect() -> fsspec.AbstractFileSystem:
-        with _opening(url):
-            return _make(url, driver, options)
+        return _make(url, driver, options)
 
     # Some drivers connect at once, so this may fail as any request.
-    retries = Retries(f"{redact(url)}: connecting")
-    made = run_on(loop_of(None), retries.run(lambda: in_thread(connect)))
+    made = Retries(f"{redact(url)}: connecting").call(partial(call_in_thread, connect))
     return _opened.setdefault(key, made), path  # another thread may have been faster
 
 

@@ -7,7 +7,6 @@ import io
 import os
 from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 from fastdata.errors import SourceError, UsageError
 from fastdata.remote.filesystem import file_info, list_files, read_bytes
 from fastdata.remote.patterns import absolute, expand, is_pattern
+from fastdata.remote.requests import in_threads
 from fastdata.remote.retries import Patience
 from fastdata.remote.urls import is_url, join_url, name_of, redact
 from fastdata.storage.local import LocalFile
@@ -28,8 +28,6 @@ _GROWTH = 4  # factor of the read-ahead at each sequential request
 #: Most bytes between two sequential requests: fetching them is faster than another round trip.
 _NEAR = 1 << 20
 _KEPT = 3  # requests: walking an archive also looks back a little
-#: Requests for the sizes of a pattern's files at a time.
-_OPENING = 16
 
 
 class RemotePath:
@@ -166,9 +164,8 @@ def archive_files(
         chosen = sorted(name for name in os.listdir(folder) if name.lower().endswith(extension))
         return [LocalFile(Path(folder, name)) for name in chosen if not name.startswith(".")]
     if is_pattern(place):
-        with ThreadPoolExecutor(_OPENING) as pool:
-            files = pool.map(partial(_matching, storage_options=storage_options), names)
-            return list(chain.from_iterable(files))
+        files = in_threads(partial(_matching, storage_options=storage_options), names)
+        return list(chain.from_iterable(files))
     url = names[0].rstrip("/")
     if url.lower().endswith(extension):
         with suppress(FileNotFoundError):

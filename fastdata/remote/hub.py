@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from fastdata.errors import RemoteError, SourceError, UsageError
 from fastdata.remote.drivers import open_filesystem
 from fastdata.remote.filesystem import file_info
-from fastdata.remote.requests import loop_of, run_on
+from fastdata.remote.requests import call_in_thread
 from fastdata.remote.retries import Retries
 from fastdata.remote.urls import join_url
 from fastdata.storage.manifest import MANIFEST_NAME
@@ -88,6 +88,5 @@ def pinned(url: str, storage_options: Mapping[str, Any] | None = None) -> HubPla
                 "token.",
             ) from None
 
-    retries = Retries(f"{url}: finding its revision")
-    info = run_on(loop_of(None), retries.run(lambda: asyncio.to_thread(ask)))
+    info = Retries(f"{url}: finding its revision").call(partial(call_in_thread, ask))
     return HubPlace(place["repo"], info.sha, place["path"] or "")

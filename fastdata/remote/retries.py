@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from fastdata.errors import FastdataError, OutageError, RemoteError, is_no_space
 from fastdata.remote.failures import PASSING_STATUS
 from fastdata.remote.urls import redact_text
+from fastdata.waiting import pause
 
 T = TypeVar("T")
 
@@ -47,6 +48,7 @@ _NETWORK_PACKAGES = {
     "aiohttp",
     "http",
     "asyncio",
+    "concurrent",
     "requests",
     "urllib3",
     "botocore",
@@ -80,6 +82,11 @@ _MOST_ASKED = 60.0
 #: Most characters of a driver's message, which may contain a whole response.
 _MOST_TEXT = 500
 _MOST_CAUSES = 8
+
+_HINT = (
+    "Check the network and the service's status, then run the same command again; training resumes "
+    "from its last checkpoint."
+)
 
 
 class Patience:
@@ -122,9 +129,7 @@ class Patience:
             raise OutageError(
                 f"{what}: the server fails: {self._failures} failures cost {self._lost:.0f} s; "
                 f"the last: {describe_error(error)}",
-                "Check the network and the service's status, then run the same command again; "
-                "training resumes from its last checkpoint. RemoteOptions(patience=…) waits "
-                "longer.",
+                f"{_HINT} RemoteOptions(patience=…) waits longer.",
             ) from None
 
 
@@ -149,16 +154,16 @@ class Retries:
         self._logged = False
         self._begun = time.monotonic()
 
-    async def run(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    def call(self, attempt: Callable[[], T], sleep: Callable[[float], None] = pause) -> T:
         """Return the result of the first attempt that succeeds; raises as `wait_after`."""
         while True:
             try:
-                result = await attempt()
+                result = attempt()
                 self._patience.answered()
                 return result
             except Exception as error:
                 seconds = self.wait_after(error)
-            await asyncio.sleep(seconds)
+            sleep(seconds)
 
     def wait_after(self, error: Exception) -> float:
         """Return the seconds to wait before the next try; raise if there is none.
@@ -182,8 +187,7 @@ class Retries:
             raise RemoteError(
                 f"{self._what}: failed {self.failed} times in {seconds:.0f} s; the last time: "
                 f"{describe_error(error)}",
-                "Check the network and the service's status, then run the same command again; "
-                "training resumes from its last checkpoint.",
+                _HINT,
             ) from None
         if not self._logged and seconds > _SILENT:
             self._logged = True
@@ -278,7 +282,8 @@ class _Failure:
     def final(self, what: str) -> BaseException:
         """Return the error to raise for a failure that does not pass; ``what`` failed."""
         error = self._error
-        if isinstance(self._raised, (FastdataError, AttributeError, TypeError, NameError)):
+        mistakes = AttributeError, TypeError, NameError
+        if isinstance(self._raised, (FastdataError, CancelledError, *mistakes)):
             return self._raised
         if isinstance(error, FileNotFoundError) or self.status in _MISSING_STATUS:
             return FileNotFoundError(errno.ENOENT, "it does not exist", what)
