@@ -527,6 +527,24 @@ def test_a_cache_folder_that_vanishes_is_named(gcs: Bucket, tmp_path: Path) -> N
         cached.read([SAMPLES - 1])
 
 
+def test_a_closed_pass_leaves_its_fills_to_another(gcs: Bucket, tmp_path: Path) -> None:
+    put(gcs)
+    with gcs.through_proxy() as (bucket, proxy):
+        options = replace(SMALL, concurrency=32, timeout=20.0)
+        of = remote(f"{bucket.url}/shards", bucket, tmp_path / "cache", options)
+        proxy.retry_after = "2"
+        proxy.inject("503", lambda exchange: ".tar" in exchange.path, 8)
+        closed: Any = iter(loader(of))
+        batches: list[Any] = []
+        for one in (closed, loader(of)):
+            threading.Thread(target=lambda one=one: batches.append(list(one)), daemon=True).start()
+            time.sleep(0.5)  # both wait for fills that wait until they try again
+        wait_until(lambda: proxy.count("GET", ".tar") >= 8)
+        closed.close()
+        wait_until(lambda: len(batches) == 2)
+        assert same(max(batches, key=len), list(local()))
+
+
 @pytest.mark.slow
 def test_a_process_killed_while_it_fills_the_cache(gcs: Bucket, tmp_path: Path) -> None:
     put(gcs)

@@ -35,7 +35,7 @@ from fastdata.remote.reader import RangeReader
 from fastdata.remote.workers import sleep
 from fastdata.storage.cache import room
 from fastdata.storage.descriptors import read_exactly
-from fastdata.storage.files import remedy, sync, wait_for_lock
+from fastdata.storage.files import is_open_file, open_file, remedy, sync, wait_for_lock
 from fastdata.storage.trust import is_own_file, make_cache_folder, open_own_file
 
 FOLDER = "fastdata-pieces"
@@ -98,7 +98,7 @@ class PieceCache(RangeCache):
             max(1, min(options.concurrency, _UNDER_WAY // options.piece_bytes))
         )
         #: Inodes that were compared with their trailer, and when their time of last use was set.
-        self._known: dict[Path, tuple[int, float]] = {}
+        self._known: dict[Piece, tuple[int, float]] = {}
         self._full = False
 
     def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
@@ -106,25 +106,9 @@ class PieceCache(RangeCache):
             return []
         return [(file, n) for n in range(start // self._piece, (stop - 1) // self._piece + 1)]
 
-    def read_present(self, file: FileRef, start: int, stop: int) -> bytes | None:
-        parts = []
-        for piece, first, last in self._parts(file, start, stop):
-            data = self._bytes_of(piece, first, last)
-            if data is None:
-                return None
-            parts.append(data)
-        self._count_reads(len(parts))
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _parts(self, file: FileRef, start: int, stop: int) -> Iterator[tuple[Piece, int, int]]:
-        """Yield (piece, begin, end) for a byte range: where it begins and ends in each piece."""
-        for piece in self.pieces(file, start, stop):
-            begin = piece[1] * self._piece
-            yield piece, max(start, begin) - begin, min(stop, begin + self._piece) - begin
-
     def read(self, file: FileRef, start: int, stop: int) -> Any:
         for _ in range(_FILLS):
-            data = self.read_present(file, start, stop)
+            data = self._present(file, start, stop)
             if data is not None:
                 return data
             if not all(self._once(piece, self._fill) for piece in self.pieces(file, start, stop)):
@@ -138,6 +122,19 @@ class PieceCache(RangeCache):
         for piece in self.pieces(file, start, stop):
             self._path(piece).unlink(missing_ok=True)
 
+    def _present(self, file: FileRef, start: int, stop: int) -> bytes | None:
+        """Return a byte range, or None unless all its pieces are there."""
+        parts = []
+        for piece in self.pieces(file, start, stop):
+            begin = piece[1] * self._piece
+            data = self._bytes_of(piece, max(start - begin, 0), min(stop - begin, self._piece))
+            if data is None:
+                return None
+            parts.append(data)
+        with self._lock:
+            self._reads += len(parts)
+        return b"".join(parts)  # a single part is not copied
+
     def _path(self, piece: Piece) -> Path:
         return self._folder / f"{piece[0].tag}-{piece[1]}.piece"
 
@@ -147,9 +144,9 @@ class PieceCache(RangeCache):
     def _bytes_of(self, piece: Piece, start: int = 0, stop: int = 0) -> bytes | None:
         """Return bytes of a piece; None if it is missing or damaged."""
         path = self._path(piece)
-        with contextlib.suppress(OSError), open(path, "rb", 0, opener=_open_no_link) as file:
+        with contextlib.suppress(OSError), open_file(path, 0, os.O_NOFOLLOW) as file:
             state = os.fstat(file.fileno())
-            inode, touched = self._known.get(path, (-1, -_TOUCH_EVERY))
+            inode, touched = self._known.get(piece, (-1, -_TOUCH_EVERY))
             if inode != state.st_ino and not (
                 is_own_file(state) and _is_sound(file.fileno(), self._size(piece))
             ):
@@ -160,14 +157,13 @@ class PieceCache(RangeCache):
                 touched = now
                 with contextlib.suppress(OSError):  # another user's, or just evicted
                     os.utime(path)
-            self._known[path] = state.st_ino, touched
+            self._known[piece] = state.st_ino, touched
             return read_exactly(file.fileno(), start, stop - start)
         return None
 
     def _fill(self, piece: Piece) -> bool:
         """Fill a missing piece, or wait for a process that fills it; return whether it is there."""
-        path = self._path(piece)
-        partial = path.with_suffix(".partial")
+        partial = self._path(piece).with_suffix(".partial")
         end = time.monotonic() + _PATIENCE
         while self._bytes_of(piece) is None:
             if self._full or time.monotonic() > end:
@@ -181,10 +177,11 @@ class PieceCache(RangeCache):
                         if self._bytes_of(piece) is None:
                             begin = piece[1] * self._piece
                             data = self._reader.read(piece[0].url, begin, begin + self._size(piece))
-                            self._store(descriptor, partial, path, data)
+                            self._store(piece, data, partial, descriptor)
                         return not self._full
                     finally:
-                        _unlink_same(partial, descriptor)
+                        if is_open_file(partial, descriptor):
+                            partial.unlink()
                         os.close(descriptor)
             sleep(_POLL)
         return True
@@ -193,12 +190,8 @@ class PieceCache(RangeCache):
         """Open and lock the file of a piece to fill; None while another process has the lock."""
         with self._writing():
             descriptor = open_own_file(partial, 0o600)  # other users must not hold the lock
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(partial.stat(), os.fstat(descriptor)):
-                    return descriptor
-            except (BlockingIOError, FileNotFoundError):
-                pass
+            if _lock_same(partial, descriptor):
+                return descriptor
             os.close(descriptor)
         return None
 
@@ -220,7 +213,7 @@ class PieceCache(RangeCache):
                     "again every time; give fewer bytes in cache=Cache(path, bytes)"
                 )
 
-    def _store(self, descriptor: int, partial: Path, path: Path, data: Any) -> None:
+    def _store(self, piece: Piece, data: Any, partial: Path, descriptor: int) -> None:
         """Write a piece, if there is room for it."""
         with self._writing():
             size = memoryview(data).nbytes
@@ -231,10 +224,10 @@ class PieceCache(RangeCache):
             os.fchmod(descriptor, 0o644)
             os.fsync(descriptor)
             with self._usage():  # a process that counts could see it under neither name
-                os.replace(partial, path)
+                os.replace(partial, self._path(piece))
                 self._fills += 1
             sync(self._folder)
-            self._known[path] = os.fstat(descriptor).st_ino, time.monotonic()
+            self._known[piece] = os.fstat(descriptor).st_ino, time.monotonic()
 
     # Room.
 
@@ -304,10 +297,6 @@ def _fills_of(process: int) -> threading.Semaphore:
     return threading.Semaphore(_MOST_FILLS)
 
 
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-
-
 def _is_sound(descriptor: int, size: int) -> bool:
     """Return whether a piece has the length and checksum of its trailer."""
     data = read_exactly(descriptor, 0, size + _TRAILER.size + 1)
@@ -317,15 +306,18 @@ def _is_sound(descriptor: int, size: int) -> bool:
     return bool(magic == _MAGIC and length == size and crc32c(memoryview(data)[:size]) == crc)
 
 
-def _unlink_same(path: Path, descriptor: int) -> None:
-    """Remove a file if the path still names the open one."""
-    with contextlib.suppress(OSError):
-        if os.path.samestat(path.stat(), os.fstat(descriptor)):
-            path.unlink()
+def _lock_same(path: Path, descriptor: int) -> bool:
+    """Lock an open file, unless it is locked; return whether its path still names it then."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return is_open_file(path, descriptor)
 
 
 def _remove_abandoned(partial: Path) -> None:
     """Remove the partial piece of a killed process."""
-    with contextlib.suppress(OSError), open(partial, "rb+", 0, opener=_open_no_link) as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while a process fills it
-        _unlink_same(partial, file.fileno())
+    flags = os.O_NOFOLLOW | os.O_RDWR
+    with contextlib.suppress(OSError), open_file(partial, 0, flags) as file:
+        if _lock_same(partial, file.fileno()):
+            partial.unlink()

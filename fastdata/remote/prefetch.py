@@ -197,7 +197,8 @@ class RemotePass:
         self._outstanding = self._peak = 0
         # Known samples in each piece of the cache folder.
         self._pieces: Counter[Piece] = Counter()
-        self._new_pieces: deque[Piece] = deque()
+        # Those that no request is filling, in the order of the batches.
+        self._new_pieces: dict[Piece, None] = {}
         self._filling = 0
 
     # Called in the consumer's thread.
@@ -251,7 +252,7 @@ class RemotePass:
             for piece in self._pieces_of(number):
                 self._pieces[piece] += 1
                 if self._pieces[piece] == 1:
-                    self._new_pieces.append(piece)
+                    self._new_pieces[piece] = None
         return _Wanted(wanted.slots, numbers, wanted.at)
 
     def _forget(self, announced: Iterable[_Wanted]) -> None:
@@ -276,6 +277,7 @@ class RemotePass:
                 self._pieces[piece] -= 1
                 if not self._pieces[piece]:
                     del self._pieces[piece]
+                    self._new_pieces.pop(piece, None)
             pending = self._pending.pop(number, None)
             if pending is not None:
                 pending.left -= 1
@@ -387,9 +389,12 @@ class RemotePass:
                 return None
             if self._urgent:
                 return partial(self._run, self._urgent.popleft())
-            if self._new_pieces and self._filling < _MOST_FILLS:
+            filled = len(self._pieces) - len(self._new_pieces)
+            if self._new_pieces and self._filling < _MOST_FILLS and filled < self._most_pieces:
                 self._filling += 1
-                return partial(self._fill, self._new_pieces.popleft())
+                piece = next(iter(self._new_pieces))
+                del self._new_pieces[piece]
+                return partial(self._fill, piece)
             while self._queue and (self._queue[0].is_begun or not self._queue[0].left):
                 self._queue.popleft()
             if not self._queue and not self._is_filling:
@@ -423,8 +428,11 @@ class RemotePass:
             self._queue.append(pending)
 
     def _begin(self, pending: _Pending) -> None:
-        pending.is_begun = True
-        self._outstanding += pending.request.size
+        pending.is_begun, request = True, pending.request
+        if self._cache is not None:
+            for piece in self._cache.pieces(request.file, request.start, request.stop):
+                self._new_pieces.pop(piece, None)
+        self._outstanding += request.size
         self._peak = max(self._peak, self._outstanding)
 
     def _fill(self, piece: Piece) -> None:

@@ -187,17 +187,9 @@ class RangeCache(ABC):
                 return outcome.result()
             sleep(0.001)  # raises ClosedError if this thread's pass is closed too
 
-    def _count_reads(self, count: int) -> None:
-        with self._lock:
-            self._reads += count
-
     @abstractmethod
     def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
         """Return the pieces that hold a byte range."""
-
-    @abstractmethod
-    def read_present(self, file: FileRef, start: int, stop: int) -> bytes | None:
-        """Return a byte range, or None unless all its pieces are held."""
 
     @abstractmethod
     def read(self, file: FileRef, start: int, stop: int) -> Any:

@@ -74,7 +74,7 @@ class RangeReader:
         """Return a range of a file that an index names, as a buffer; retry temporary errors.
 
         It blocks; call it from `workers`. Raise RemoteError if there is no such file or the server
-        ignores ranges, OutageError after failing for too long, ClosedError if it is not wanted any more.
+        ignores ranges, OutageError after failing for too long, ClosedError if nobody wants it.
         """
         if start == stop:
             return b""  # servers answer an empty range with the whole file, or an error

@@ -141,17 +141,15 @@ class RowGroups(RangeCache):
             return []
         return [(file, table.group_of(start >> VALUE_BITS))]
 
-    def read_present(self, file: FileRef, start: int, stop: int) -> bytes | None:
-        for piece in self.pieces(file, start, stop):
-            values = self._find(piece)
-            if values is not None:
-                self._count_reads(1)
-                return self._value(piece, values, start, stop)
-        return None
-
     def read(self, file: FileRef, start: int, stop: int) -> Any:
         for piece in self.pieces(file, start, stop):
-            return self._value(piece, self._group(piece), start, stop)
+            values = self._group(piece)
+            row, first = start >> VALUE_BITS, start & ((1 << VALUE_BITS) - 1)
+            at = row - int(self._tables[file.url].starts[piece[1]])
+            data = values[at].as_py() if at < len(values) else None
+            with self._lock:
+                self._reads += 1
+            return (data or b"")[first : first + stop - start]
         return self._reader.read(file.url, start, stop)
 
     def ensure(self, piece: Piece) -> None:
@@ -161,12 +159,6 @@ class RowGroups(RangeCache):
         with self._lock:
             for piece in self.pieces(file, start, stop):
                 self._forget(piece)
-
-    def _value(self, piece: Piece, values: pa.ChunkedArray, start: int, stop: int) -> bytes:
-        row, first = start >> VALUE_BITS, start & ((1 << VALUE_BITS) - 1)
-        at = row - int(self._tables[piece[0].url].starts[piece[1]])
-        data = values[at].as_py() if at < len(values) else None
-        return (data or b"")[first : first + stop - start]
 
     def _find(self, piece: Piece) -> pa.ChunkedArray | None:
         """Return a row group if it is held, which is a use of it."""
