@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,10 +29,13 @@ def call_driver(
     """
     if not getattr(fs, "async_impl", False):
         return call_in_thread(partial(getattr(fs, method), *args, **options), seconds)
-    from fsspec.asyn import get_loop
+    return run_on(fs.loop, asyncio.wait_for(getattr(fs, f"_{method}")(*args, **options), seconds))
 
-    work = asyncio.wait_for(getattr(fs, f"_{method}")(*args, **options), seconds)
-    return awaited(asyncio.run_coroutine_threadsafe(work, getattr(fs, "loop", None) or get_loop()))
+
+def run_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that runs on another thread's loop, as `call_driver`."""
+    result: T = awaited(asyncio.run_coroutine_threadsafe(work, loop))
+    return result
 
 
 def call_in_thread(call: Callable[[], T], seconds: float | None = None) -> T:
