@@ -252,11 +252,11 @@ class _Failure:
             response = getattr(cause, "response", None)  # botocore's
             response = response if isinstance(response, dict) else {}
             answer = response.get("ResponseMetadata", {})
-            own = getattr(cause, "status" if hasattr(cause, "status") else "code", None)
+            own: Any = getattr(cause, "status" if hasattr(cause, "status") else "code", None)
             passing = response.get("Error", {}).get("Code") in _PASSING_CODES
-            for status in (503 if passing else None, answer.get("HTTPStatusCode"), own):
-                with suppress(TypeError, ValueError):
-                    self.status = self.status or int(status)
+            with suppress(TypeError, ValueError):
+                status = int(503 if passing else answer.get("HTTPStatusCode", own))
+                self.status = self.status or status
             headers = getattr(cause, "headers", None) or answer.get("HTTPHeaders")
             self.asked_wait = self.asked_wait or _asked_wait(headers)
 
