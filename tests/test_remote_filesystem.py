@@ -7,6 +7,7 @@ import pickle
 import random
 import socketserver
 import threading
+import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,7 +20,7 @@ from sources import jpeg, require_said, run
 from tiers import slow
 
 from fastdata._native import crc32c
-from fastdata.errors import RemoteError, UsageError
+from fastdata.errors import OutageError, RemoteError, UsageError
 from fastdata.remote.drivers import open_filesystem, parse_storage_options
 from fastdata.remote.files import remote_path
 from fastdata.remote.filesystem import (
@@ -230,6 +231,15 @@ def test_what_is_tried_again(error: Exception, tries: int, said: str) -> None:
         Retries("gs://b/x: reading it", 3).call(fail)
     assert len(calls) == tries
     assert "u:p" not in str(caught.value) and "k=v" not in str(caught.value)
+
+
+def test_a_request_alone_has_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10_000, 60))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    retries = Retries("gs://b/x", 99)
+    with pytest.raises(OutageError):
+        list(map(retries.wait_after, [TimeoutError()] * 9))
+    assert 1 < retries.failed < 9
 
 
 LARGE = random.Random(1).randbytes(20_000_000)

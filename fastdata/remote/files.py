@@ -8,6 +8,7 @@ import os
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain
@@ -30,6 +31,7 @@ _NEAR = 1 << 20
 _KEPT = 3  # requests: walking an archive also looks back a little
 
 
+@dataclass(eq=False, repr=False)
 class RemotePath:
     """File behind a URL, with the methods that readers of local files need; picklable.
 
@@ -38,18 +40,17 @@ class RemotePath:
     when the file changes.
     """
 
-    def __init__(
-        self, location: str, size: int, mtime_ns: int, storage_options: Mapping[str, Any] | None
-    ) -> None:
-        self.location = location
-        self.size = size
-        self.mtime_ns = mtime_ns
-        self._options = storage_options
+    location: str
+    size: int
+    mtime_ns: int
+    storage_options: Mapping[str, Any] | None
+
+    def __post_init__(self) -> None:
         self._patience = Patience()
         self.forget()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemotePath, (self.location, self.size, self.mtime_ns, self._options)
+        return RemotePath, (self.location, self.size, self.mtime_ns, self.storage_options)
 
     def __str__(self) -> str:
         return redact(self.location)
@@ -90,7 +91,7 @@ class RemotePath:
         self._next = min(max(end, offset + self._ahead), self.size)
         data = read_bytes(
             self.location,
-            self._options,
+            self.storage_options,
             offset,
             self._next,
             patience=self._patience,
