@@ -89,15 +89,8 @@ class RemotePath:
         is_sequential = 0 <= offset - self._next <= _NEAR
         self._ahead = min(self._ahead * _GROWTH, _MOST) if is_sequential else _LEAST
         self._next = min(max(end, offset + self._ahead), self.size)
-        data = read_bytes(
-            self.location,
-            self.storage_options,
-            offset,
-            self._next,
-            patience=self._patience,
-            state=self.mtime_ns,
-            block=_MOST,
-        )
+        where = self.location, self.storage_options, offset, self._next
+        data = read_bytes(*where, patience=self._patience, state=self.mtime_ns)
         if len(data) <= _MOST:
             self._kept.append((offset, data))
         return offset, data

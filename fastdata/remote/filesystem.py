@@ -37,7 +37,7 @@ from fastdata.storage.files import crc32c_file, whole_file
 if TYPE_CHECKING:
     import fsspec
 
-_BLOCK = 8 << 20  # bytes that one request downloads
+_BLOCK = 8 << 20  # bytes of one request at most
 _STREAMS = 8  # requests for one file at once
 #: Most bytes of a file that is read whole, by default.
 _WHOLE = 256 << 20
@@ -182,19 +182,17 @@ def read_bytes(
     most: int = _WHOLE,
     patience: Patience | None = None,
     state: int = 0,
-    block: int = 0,
 ) -> bytes:
     """Read a small file, or the bytes from ``start`` to before ``end``.
 
-    An empty range sends no request, one beyond ``block`` several at once; 0 is for one alone.
-    ``most`` is for a whole file; ``patience`` and ``state``, which is `RemoteFile.state`, are for a
-    range. Raise RemoteError, or as `RangeReader.fetch`.
+    An empty range sends no request, one beyond 8 MiB several at once. ``most`` is for a whole file;
+    ``patience`` and ``state``, which is `RemoteFile.state`, are for a range. Raise RemoteError, or
+    ChangedError for another state.
     """
     fs, path = open_filesystem(url, storage_options)
     if start is not None and end is not None:
-        step = block or max(end - start, 1)
         read = partial(_read_range, FsspecClient(fs, state), url, patience)
-        spans = [(at, min(at + step, end)) for at in range(start, end, step)]
+        spans = [(at, min(at + _BLOCK, end)) for at in range(start, end, _BLOCK)]
         return b"".join(in_threads(lambda span: read(*span), spans, _STREAMS))
     # Nothing limits a driver that is not asynchronous, so request no more than ``most``.
     options: dict[str, Any] = {"start": 0, "end": most + 1}
