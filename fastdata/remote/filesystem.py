@@ -137,17 +137,14 @@ def file_sizes(
     names = list(names)
     # A URL with a query has no listing, and a web server's may be empty.
     listed = {} if split_query(url)[1] else list_files(url, storage_options)
-    known = {name: listed[name].size for name in names if name in listed}
-    absent = [name for name in names if name not in listed]
+    sizes = {name: listed[name].size for name in names if name in listed}
 
-    def ask(name: str) -> int | None:
-        try:
-            return file_info(join_url(url, name), storage_options).size
-        except FileNotFoundError:
-            return None
+    def ask(name: str) -> None:
+        with suppress(FileNotFoundError):
+            sizes[name] = file_info(join_url(url, name), storage_options).size
 
-    sizes = zip(absent, in_threads(ask, absent), strict=True)
-    return known | {name: size for name, size in sizes if size is not None}
+    in_threads(ask, [name for name in names if name not in listed])
+    return sizes
 
 
 def file_info(url: str, storage_options: StorageOptions | None = None) -> RemoteFile:
@@ -156,7 +153,7 @@ def file_info(url: str, storage_options: StorageOptions | None = None) -> Remote
     shown = redact(url)
     info = _ask(fs, shown, "info", _longest(0), path)
     if info.get("type") == "directory":
-        raise FileNotFoundError(errno.ENOENT, "it is a folder", shown)
+        raise FileNotFoundError(errno.ENOENT, "it does not exist", shown)
     if info.get("size") is None:
         raise RemoteError(
             f"{shown}: the server does not report its size",
