@@ -216,7 +216,8 @@ def test_a_server_that_is_gone(gcs: Bucket, cache: Path | None) -> None:
         proxy.inject("stall", when=lambda e: ".tar" in e.path, times=10_000)
         with pytest.raises(RemoteError, match="failed 2 times"):
             far.read([0])
-        asked = Counter((e.path, e.range) for e in proxy.matching(part=".tar"))
+        # Clients spell an object's place in different ways.
+        asked = Counter(e.range for e in proxy.matching(part=".tar"))
         assert max(asked.values()) == 2
 
 

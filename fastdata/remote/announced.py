@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.remote.ranges import FileRef, Numbers, Ranges, SampleRanges
+from fastdata.remote.ranges import FileRef, Numbers, RangeRequest, Ranges, SampleRanges
 
 _NAMES = ("place", "start", "stop", "check", "key", "uses", "position", "member")
 _COLUMNS = np.dtype([(name, np.int64) for name in _NAMES])
@@ -25,12 +25,14 @@ class Announced:
         released: Position of the ranges that are needed next.
         farthest: Position after all ranges.
         files: The file of each range, by its number.
+        requests: The request that each range is in, by its number; None if it is in none.
     """
 
     def __init__(self, each: int) -> None:
         self._each = each
         self.released = self.farthest = 0
         self.files: list[FileRef | None] = []
+        self.requests: list[RangeRequest | None] = []
         self._table = np.zeros(0, _COLUMNS)
         self._free: list[int] = []
         self._numbers: dict[int, int] = {}
@@ -79,9 +81,10 @@ class Announced:
         self._table = np.concatenate([self._table, np.zeros(max(size, 1024), _COLUMNS)])
         self._free = list(range(len(self._table) - 1, size - 1, -1))
         self.files += [None] * len(self._free)
+        self.requests += [None] * len(self._free)
 
-    def release(self, numbers: Numbers) -> list[int]:
-        """Drop a use of ranges; return those that are not known any more."""
+    def release(self, numbers: Numbers) -> list[tuple[int, RangeRequest | None]]:
+        """Drop a use of ranges; return those that are not known any more, and their requests."""
         uses = self._table["uses"]
         np.subtract.at(uses, numbers, 1)
         freed = np.unique(numbers[uses[numbers] == 0])
@@ -91,7 +94,10 @@ class Announced:
             del self._numbers[key]
             self._sound.pop(number, None)
         self._free += freed_numbers
-        return freed_numbers
+        requests = [self.requests[number] for number in freed_numbers]
+        for number in freed_numbers:
+            self.requests[number] = None
+        return list(zip(freed_numbers, requests, strict=True))
 
     def unplanned(self) -> Numbers:
         """Return the ranges that are in no request."""
@@ -107,6 +113,8 @@ class Announced:
             sound = {at: self._sound[one] for at, one in enumerate(own) if one in self._sound}
         return Ranges(files, rows["place"], rows["start"], rows["stop"], rows["check"], sound)
 
-    def put(self, numbers: Numbers) -> None:
-        """Note that ranges are in one request, in this order."""
+    def put(self, numbers: Numbers, request: RangeRequest) -> None:
+        """Note that ranges are in a request, in this order."""
         self._table["member"][numbers] = np.arange(len(numbers))
+        for number in numbers.tolist():
+            self.requests[number] = request

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from fastdata.errors import FastdataError, RemoteError
 from fastdata.remote.ranges import RangeCache, RangeRequest
 from fastdata.remote.reader import RangeReader
-from fastdata.remote.retries import wait_before
-from fastdata.remote.workers import sleep
+from fastdata.remote.retries import describe_error, wait_before
+from fastdata.remote.workers import ClosedError, sleep
 
 
-def read_checked(reader: RangeReader, cache: RangeCache | None, request: RangeRequest) -> list[int]:
-    """Read a request; return the places of the ranges that were wrong at every try.
+def read_checked(reader: RangeReader, cache: RangeCache | None, request: RangeRequest) -> None:
+    """Read a request, or note why that failed, and which ranges were wrong at every try.
 
     Wrong ranges are evicted from the cache and read again, without the others. Runs on the
-    reader's threads.
+    reader's threads; raises ClosedError alone.
     """
+    try:
+        _read(reader, cache, request)
+    except (FastdataError, ClosedError) as error:
+        if isinstance(error, ClosedError):
+            raise
+        request.error = error
+    except Exception as error:  # else what waits for it would wait for ever
+        what = f"fetching failed: {describe_error(error)}"
+        request.error = RemoteError(what, "Please report this.")
+
+
+def _read(reader: RangeReader, cache: RangeCache | None, request: RangeRequest) -> None:
     tries = reader.options.tries if cache is None or not cache.only else 1
     left, places = request, list(range(len(request)))
     for number in range(0 if cache is not None else 1, tries + 1):
@@ -25,15 +38,12 @@ def read_checked(reader: RangeReader, cache: RangeCache | None, request: RangeRe
         if left is not request:
             for place, begin in zip(places, left.begins, strict=True):
                 request.data[place], request.begins[place] = data, begin
-        if not wrong:
-            return []
-        places = [places[at] for at in wrong]
-        if number == tries:
-            break
+        request.wrong = places = [places[at] for at in wrong]
+        if not wrong or number == tries:
+            return
         reader.counts.refetched += len(wrong)
         left = request.part(places)
         if cache is not None and number == 0:
             cache.drop(left.file, left.start, left.stop)
         else:
             sleep(wait_before(number))
-    return places

@@ -349,13 +349,13 @@ class RemoteSource(FetchedSource, IndexedSource):
         merged = np.split(order, begins[1:]) if len(order) else []
         requests = [ranges.request(members) for members in merged]
         reader, cache = self.here()
-        read = [partial(read_checked, reader, cache, request) for request in requests]
-        for members, request, wrong in zip(merged, requests, reader.run_all(read), strict=True):
+        reader.run_all([partial(read_checked, reader, cache, request) for request in requests])
+        for members, request in zip(merged, requests, strict=True):
             for at, place in enumerate([wanted[member] for member in members.tolist()]):
                 record, number = records[place]
-                if isinstance(wrong, FastdataError):
-                    outcomes[place] = wrong
-                elif at in wrong:
+                if request.error is not None:
+                    outcomes[place] = request.error
+                elif at in request.wrong:
                     problem = f"in {redact(request.file.url)}, {WRONG_BYTES}"
                     outcomes[place] = self._corrupt(record, number, problem)
                 else:

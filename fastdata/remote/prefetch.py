@@ -6,20 +6,19 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastdata import _native
-from fastdata.errors import FastdataError, RemoteError
+from fastdata.errors import FastdataError
 from fastdata.remote.announced import Announced
 from fastdata.remote.checking import read_checked
 from fastdata.remote.options import RemoteOptions, RemoteStats
 from fastdata.remote.ranges import Numbers, Piece, RangeCache, RangeRequest, SampleRanges, plan
 from fastdata.remote.reader import RangeReader
-from fastdata.remote.retries import describe_error
 from fastdata.remote.workers import ClosedError
 from fastdata.storage.source import BlobColumn, PassRequest, Rows, Source
 
@@ -32,23 +31,6 @@ _MOST_COMING = 1024
 _EACH = 1 << 16
 #: Pieces of a cache folder that a pass fills at once.
 _MOST_FILLS = 8
-
-
-@dataclass(eq=False)
-class _Pending:
-    """Request that is planned, under way or answered.
-
-    ``left`` is how many of its ranges are still needed. ``wrong`` has the places of those whose
-    bytes are wrong. ``waiting`` are the batches that wait for it.
-    """
-
-    request: RangeRequest
-    left: int
-    is_begun: bool = False
-    is_done: bool = False
-    error: FastdataError | None = None
-    wrong: frozenset[int] = frozenset()
-    waiting: list[Fetch] = field(default_factory=list)
 
 
 class _Wanted(NamedTuple):
@@ -102,18 +84,16 @@ class Fetch:
         if not self.done():  # garbage may be collected while it is being set
             self._done.set()
 
-    def finish(self, answered: list[tuple[_Pending, int]]) -> None:
+    def finish(self, answered: list[tuple[RangeRequest, int]]) -> None:
         """Take the bytes of each range from its request and place there; wake the thread."""
         slots, failed = self.wanted.slots.tolist(), self._failed
-        for slot, (pending, place) in zip(slots, answered, strict=True):
-            if pending.error is not None or place in pending.wrong:
-                failed.setdefault(slot, pending.error)
+        for slot, (request, place) in zip(slots, answered, strict=True):
+            if request.error is not None or place in request.wrong:
+                failed.setdefault(slot, request.error)
         good = [at for at, slot in enumerate(slots) if slot not in failed]
-        data = [answered[at][0].request.data[answered[at][1]] for at in good]
-        starts = np.array(
-            [answered[at][0].request.begins[answered[at][1]] for at in good], np.int64
-        )
-        self._parts = good, data, starts
+        found = [answered[at] for at in good]
+        begins = np.array([request.begins[place] for request, place in found], np.int64)
+        self._parts = good, [request.data[place] for request, place in found], begins
         self._done.set()
 
     def attach(
@@ -187,9 +167,8 @@ class RemotePass:
         self._cache_before = (0, 0) if self._cache is None else self._cache.counts()
         self._needed = 0
         self._known = Announced(max(self._memory // _EACH, 1))
-        self._pending: dict[int, _Pending] = {}
-        self._urgent: deque[_Pending] = deque()
-        self._queue: deque[_Pending] = deque()
+        self._urgent: deque[RangeRequest] = deque()
+        self._queue: deque[RangeRequest] = deque()
         #: `Announced.released` at which to plan again.
         self._plan_at = 0
         self._is_woken = False
@@ -272,17 +251,16 @@ class RemotePass:
 
     def _release(self, numbers: Numbers) -> None:
         """Drop a use of known ranges, and free them after the last; with the lock held."""
-        for number in self._known.release(numbers):
+        for number, request in self._known.release(numbers):
             for piece in self._pieces_of(number):
                 self._pieces[piece] -= 1
                 if not self._pieces[piece]:
                     del self._pieces[piece]
                     self._new_pieces.pop(piece, None)
-            pending = self._pending.pop(number, None)
-            if pending is not None:
-                pending.left -= 1
-                if not pending.left and pending.is_done:
-                    self._outstanding -= pending.request.size
+            if request is not None:
+                request.left -= 1
+                if not request.left and request.is_done:
+                    self._outstanding -= request.size
 
     def fetch(self, draws: Rows, field: str = "image") -> tuple[BlobColumn, Fetch]:
         """Return where one field of a batch lies; request its bytes, and announce later batches."""
@@ -314,24 +292,26 @@ class RemotePass:
 
     def _hurry(self, fetch: Fetch) -> None:
         """Make the requests of a batch the next ones; the caller holds the lock."""
-        numbers = set(fetch.wanted.numbers.tolist())
-        if unplanned := [one for one in numbers if one not in self._pending]:
-            self._plan(np.array(unplanned, np.int64))
-        for pending in {id(one): one for one in map(self._pending.__getitem__, numbers)}.values():
-            if not pending.is_done:
+        numbers, requests = fetch.wanted.numbers, self._known.requests
+        unplanned = numbers[self._known.column("member", numbers) < 0]
+        if len(unplanned):
+            self._plan(unplanned)
+        for request in {requests[number] for number in numbers.tolist()} - {None}:
+            if not request.is_done:
                 fetch.missing += 1
-                pending.waiting.append(fetch)
-                if not pending.is_begun:
-                    self._begin(pending)
-                    self._urgent.append(pending)
+                request.waiting.append(fetch)
+                if not request.is_begun:
+                    self._begin(request)
+                    self._urgent.append(request)
         if not fetch.missing:
             self._finish(fetch)
 
     def _finish(self, fetch: Fetch) -> None:
         """Hand a batch its bytes, and release its ranges; the caller holds the lock."""
-        numbers = fetch.wanted.numbers
-        found = map(self._pending.__getitem__, numbers.tolist())
-        fetch.finish(list(zip(found, self._known.column("member", numbers).tolist(), strict=True)))
+        numbers, requests = fetch.wanted.numbers, self._known.requests
+        members = self._known.column("member", numbers).tolist()
+        found: Any = zip(map(requests.__getitem__, numbers.tolist()), members, strict=True)
+        fetch.finish(list(found))
         self._release(numbers)
 
     def stats(self) -> RemoteStats:
@@ -371,21 +351,26 @@ class RemotePass:
     def _work(self) -> None:
         """Do what there is to do: make requests, fill pieces."""
         self._is_woken = False
-        workers = self._reader.workers
+        workers, done = self._reader.workers, None
         with suppress(ClosedError):
-            while (task := self._take()) is not None:
-                if self._urgent or self._queue or self._new_pieces:
+            while (task := self._next_task(done)) is not None:
+                if workers.idle and (self._urgent or self._queue or self._new_pieces):
                     self._wake()  # another thread may find more
-                task()
+                done = task()
                 if workers.waiting and not self._is_woken:  # others come first
+                    self._settle(done)
                     self._wake()
                     return
 
-    def _take(self) -> Callable[[], None] | None:
-        """Return the next thing to do; None if there is none, or no room."""
+    def _settle(self, done: RangeRequest | None) -> None:
         with self._lock:
+            self._end(done)
+
+    def _next_task(self, done: RangeRequest | None) -> Callable[[], RangeRequest | None] | None:
+        """End a request; return the next thing to do, None if there is none, or no room."""
+        with self._lock:
+            self._end(done)
             if self._closed.is_set():
-                self._pending.clear()
                 return None
             if self._urgent:
                 return partial(self._run, self._urgent.popleft())
@@ -400,13 +385,13 @@ class RemotePass:
             if not self._queue and not self._is_filling:
                 self._plan()
             room = self._memory - self._outstanding
-            if self._queue and (self._queue[0].request.size <= room or not self._outstanding):
+            if self._queue and (self._queue[0].size <= room or not self._outstanding):
                 self._begin(self._queue[0])
                 return partial(self._run, self._queue.popleft())
         return None
 
     def _plan(self, needed: Numbers | None = None) -> None:
-        """Plan requests for known ranges, and for ranges that are needed now."""
+        """Plan requests for known ranges, or for ranges that are needed now."""
         known, soon = self._known, self._memory // 2
         if needed is None:
             if known.released < self._plan_at:
@@ -417,18 +402,14 @@ class RemotePass:
         if needed is not None:
             soon = -known.farthest - 1
             distances[np.isin(unplanned, needed)] = soon
-        options = self._options
-        ranges = known.ranges(unplanned)
+        options, ranges = self._options, known.ranges(unplanned)
         for members in plan(ranges, distances, soon, options.merge_gap, options.max_request):
-            numbers = unplanned[members]
-            pending = _Pending(ranges.request(members), len(members))
-            for number in numbers.tolist():
-                self._pending[number] = pending
-            known.put(numbers)
-            self._queue.append(pending)
+            request = ranges.request(members)
+            known.put(unplanned[members], request)
+            self._queue.append(request)
 
-    def _begin(self, pending: _Pending) -> None:
-        pending.is_begun, request = True, pending.request
+    def _begin(self, request: RangeRequest) -> None:
+        request.is_begun = True
         if self._cache is not None:
             for piece in self._cache.pieces(request.file, request.start, request.stop):
                 self._new_pieces.pop(piece, None)
@@ -438,32 +419,25 @@ class RemotePass:
     def _fill(self, piece: Piece) -> None:
         assert self._cache is not None
         try:
-            with suppress(FastdataError):  # reading the piece raises the error again
+            with suppress(Exception):  # reading the piece raises the error again
                 self._cache.ensure(piece)
         finally:
             with self._lock:
                 self._filling -= 1
 
-    def _run(self, pending: _Pending) -> None:
-        """Make a request; give the batches that wait for it its bytes, or the error."""
-        try:
-            wrong = read_checked(self._reader, self._cache, pending.request)
-            pending.wrong = frozenset(wrong)
-        except FastdataError as raised:
-            pending.error = raised
-        except ClosedError:
-            raise
-        except Exception as raised:  # else the batch would wait for ever
-            what = f"fetching failed: {describe_error(raised)}"
-            pending.error = RemoteError(what, "Please report this.")
-        with self._lock:
-            if self._closed.is_set():
-                return
-            pending.is_done = True
-            if not pending.left:
-                self._outstanding -= pending.request.size
-            for fetch in pending.waiting:
-                fetch.missing -= 1
-                if not fetch.missing:
-                    self._finish(fetch)
-            pending.waiting = []
+    def _run(self, request: RangeRequest) -> RangeRequest:
+        read_checked(self._reader, self._cache, request)
+        return request
+
+    def _end(self, request: RangeRequest | None) -> None:
+        """Give a request's bytes, or error, to what waits for it; the caller holds the lock."""
+        if request is None or self._closed.is_set():
+            return
+        request.is_done = True
+        if not request.left:
+            self._outstanding -= request.size
+        for fetch in request.waiting:
+            fetch.missing -= 1
+            if not fetch.missing:
+                self._finish(fetch)
+        request.waiting = []

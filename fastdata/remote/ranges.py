@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import _native
+from fastdata.errors import FastdataError
 from fastdata.remote.workers import ClosedError, sleep
 
 T = TypeVar("T")
@@ -100,6 +101,10 @@ class RangeRequest:
     Attributes:
         data: The buffer that has each range's bytes, once they have come.
         begins: Where they begin in it.
+        wrong: Places of the ranges whose bytes are wrong.
+        error: Why none has come.
+        left: How many ranges a pass still needs.
+        waiting: What waits for it.
     """
 
     file: FileRef
@@ -109,9 +114,16 @@ class RangeRequest:
     sound: dict[int, Callable[[Any], bool]]
     data: list[Any] = field(default_factory=list)
     begins: list[int] = field(default_factory=list)
+    wrong: Collection[int] = ()
+    error: FastdataError | None = None
+    left: int = 0
+    is_begun: bool = False
+    is_done: bool = False
+    waiting: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.start, self.stop = int(self.starts[0]), int(self.stops.max())
+        self.left = len(self.starts)
 
     def __len__(self) -> int:
         return len(self.starts)

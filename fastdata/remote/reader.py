@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import lru_cache, partial
+from typing import Any
 
-from fastdata.errors import FastdataError, RemoteError, warn
+from fastdata.errors import RemoteError, warn
 from fastdata.remote.answers import SLOWEST, require_length
 from fastdata.remote.clients import FsspecClient, RangeClient
 from fastdata.remote.drivers import open_filesystem
@@ -15,10 +17,9 @@ from fastdata.remote.object_stores import object_store_client
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.retries import Patience, Retries, describe_error
 from fastdata.remote.urls import is_url, redact
-from fastdata.remote.workers import Workers, sleep
+from fastdata.remote.workers import ClosedError, Workers, sleep
 from fastdata.storage.files import read_extent
 
-T = TypeVar("T")
 #: Requests in a row, as multiples of those at once, that only fsspec could make.
 _DOUBTS = 3
 
@@ -80,7 +81,7 @@ class RangeReader:
             return b""  # servers answer an empty range with the whole file, or an error
         if not is_url(url):  # a column of an index on this machine of files behind URLs
             return read_extent(url, start, stop - start)
-        what = f"{redact(url)}: reading bytes {start} to {stop}"
+        what = f"{_shown(url)}: reading bytes {start} to {stop}"
         seconds = self.options.timeout + (stop - start) / SLOWEST
         retries = Retries(what, self.options.tries, self.patience)
 
@@ -91,8 +92,6 @@ class RangeReader:
                 assert self._careful is not None
                 data = self._careful.get(url, start, stop, seconds)
                 require_length(data, url, stop - start)
-                if fast is not None and retries.failed:
-                    self._doubt(fast)
                 return data
             try:
                 data = fast.get(url, start, stop, seconds)
@@ -103,7 +102,10 @@ class RangeReader:
             return data
 
         try:
-            return retries.call(attempt, sleep)
+            data = retries.call(attempt, sleep)
+            if retries.failed:
+                self._doubt()
+            return data
         except FileNotFoundError as error:
             raise RemoteError(
                 f"{error.filename}: the file is missing, though the index names it",
@@ -116,44 +118,37 @@ class RangeReader:
             self.counts.bytes += size
             self.counts.retries += again
 
-    def _doubt(self, fast: RangeClient) -> None:
+    def _doubt(self) -> None:
         """Note that fsspec could read what the fast client could not; use fsspec after many."""
-        self._doubts += 1
-        if self._doubts > _DOUBTS * self.options.concurrency and self._fast is not None:
+        fast, self._doubts = self._fast, self._doubts + 1
+        if fast is not None and self._doubts > _DOUBTS * self.options.concurrency:
             self._fast = None
             warn(
                 f"{fast.name} cannot read this server, fsspec can; fsspec reads on, more slowly. "
                 "Please report this."
             )
 
-    def run_all(self, works: Sequence[Callable[[], T]]) -> list[T | FastdataError]:
-        """Run functions on the threads; return their results, or errors, once all have ended.
-
-        Raise other exceptions of a function. Ctrl-C ends the waits of all.
-        """
-        results: list[Any] = [None] * len(works)
+    def run_all(self, works: Sequence[Callable[[], None]]) -> None:
+        """Run functions on the threads, until all have ended; Ctrl-C ends the waits of all."""
         left, closed, done = len(works), threading.Event(), threading.Event()
-        lock = threading.Lock()
 
-        def run(number: int) -> None:
+        def run(work: Callable[[], None]) -> None:
             nonlocal left
-            try:
-                results[number] = works[number]()
-            except BaseException as error:
-                results[number] = error
-            with lock:
+            with suppress(ClosedError):
+                work()
+            with self._lock:
                 left -= 1
                 if not left:
                     done.set()
 
         try:
-            for number in range(len(works)):
-                self.workers.submit(lambda number=number: run(number), closed)
+            for work in works:
+                self.workers.submit(partial(run, work), closed)
             if works:
                 done.wait()
         finally:
             closed.set()
-        for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, FastdataError):
-                raise result
-        return results
+
+
+#: `redact`, for the few files that are read again and again.
+_shown = lru_cache(maxsize=1024)(redact)

@@ -28,6 +28,11 @@ class Workers:
         self._changed = threading.Condition()
 
     @property
+    def idle(self) -> bool:
+        """Whether a thread waits for work, or may be started."""
+        return self._idle > 0 or self._running < self._most
+
+    @property
     def waiting(self) -> int:
         """How many functions wait for a thread."""
         return len(self._work)
@@ -43,17 +48,26 @@ class Workers:
                 threading.Thread(target=self._run, name="fastdata-remote", daemon=True).start()
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._idle += 1
-                found = self._changed.wait_for(lambda: len(self._work) > 0, _IDLE)
-                self._idle -= 1
-                if not found:
+        while (work := self._next()) is not None:
+            try:
+                work()
+            except BaseException:
+                with self._changed:
                     self._running -= 1
-                    return
-                work, _own.closed = self._work.popleft()
-            work()
+                raise
             del work  # it may hold the last reference to a pass
+
+    def _next(self) -> Callable[[], Any] | None:
+        """Return what to run next; None after a while without any."""
+        with self._changed:
+            self._idle += 1
+            found = self._changed.wait_for(lambda: len(self._work) > 0, _IDLE)
+            self._idle -= 1
+            if not found:
+                self._running -= 1
+                return None
+            work, _own.closed = self._work.popleft()
+            return work
 
 
 class _Own(threading.local):
