@@ -21,7 +21,7 @@ import pytest
 from flaky_proxy import FAULTS, FlakyProxy
 from hangs import HANG
 from loader_data import CROPS, besides_fallback, dataset, same
-from object_stores import Bucket, Store, send_tree
+from object_stores import ONLY_FSSPEC, Bucket, Store, send_tree
 from prefork import Prefork
 from tiers import slow
 from web_server import Quiet, WebServer, serving
@@ -359,12 +359,6 @@ def test_which_client_reads(s3: Bucket, gcs: Bucket) -> None:
             assert client_of(loader) == name, url
 
 
-#: Only the driver of fsspec knows this option of each scheme.
-ONLY_FSSPEC: dict[str, dict[str, Any]] = {
-    "http": {"size_policy": "head"},
-    "gs": {"session_kwargs": {"trust_env": False}},
-    "s3": {"cache_regions": False},
-}
 #: Prints credentials that end soon. Their number of nanoseconds is part of the key.
 _PROCESS = """
 import datetime, json, time
@@ -415,7 +409,7 @@ def _read(there: tuple[str, dict[str, Any]], results: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "name"), [("fork", "fsspec"), ("spawn", "obstore"), ("forkserver", "obstore")]
+    ("start", "name"), [("fork", "fsspec"), ("spawn", "obstore"), slow("forkserver", "obstore")]
 )
 def test_children_of_a_process_that_reads(start: Any, name: str, gcs: Bucket) -> None:
     url = send_tree(gcs, dataset("shards"), "data")
