@@ -1,21 +1,37 @@
-"""HTTP server of byte ranges over a slow link, in its own process.
+"""HTTP servers of byte ranges in their own process: nginx, or a slow link.
 
-All answers together get no more than the rate of the link. It serves until its input ends.
+All answers of a slow link together get no more than its rate. A server serves until its input ends.
 """
 
 from __future__ import annotations
 
+import http.client
+import random
 import re
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 _CHUNK = 64 << 10
+#: Size and number of the ranges under way that show what a server can do.
+_RANGE, _CONNECTIONS = 1 << 20, 8
+_NGINX = """
+daemon off; master_process off; pid {folder}/pid; error_log stderr;
+events {{ worker_connections 1024; }}
+http {{
+    {temporary}
+    access_log off; sendfile on; keepalive_requests 1000000;
+    server {{ listen 127.0.0.1:{port}; root {root}; }}
+}}
+"""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -61,9 +77,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def range_server(root: Path, latency: float, rate: float) -> Iterator[str]:
-    """Start a server in its own process; yield its URL."""
-    command = [sys.executable, __file__, str(root), str(latency), str(rate)]
+def range_server(root: Path, latency: float = 0.0, rate: float = 0.0) -> Iterator[str]:
+    """Start a server in its own process, nginx without a rate; yield its URL."""
+    command = [sys.executable, __file__, str(root.absolute()), str(latency), str(rate)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         assert server.stdin is not None
@@ -71,10 +87,62 @@ def range_server(root: Path, latency: float, rate: float) -> Iterator[str]:
         server.stdin.close()
 
 
-if __name__ == "__main__":
-    _Handler.root = Path(sys.argv[1])
-    _Handler.latency, _Handler.rate = map(float, sys.argv[2:])
+def bytes_a_second(url: str, size: int, seconds: float = 0.5) -> float:
+    """Return how fast sockets receive random ranges of a file of a known size."""
+    address, received = urlsplit(url), []
+    end = time.perf_counter() + seconds
+
+    def receive(number: int) -> None:
+        drawn, buffer = random.Random(number), bytearray(min(_RANGE, size))
+        connection = http.client.HTTPConnection(address.netloc)
+        while not received or time.perf_counter() < end:
+            start = drawn.randint(0, size - len(buffer))
+            wanted = {"Range": f"bytes={start}-{start + len(buffer) - 1}"}
+            connection.request("GET", address.path, headers=wanted)
+            received.append(connection.getresponse().readinto(buffer))
+        connection.close()
+
+    threads = [threading.Thread(target=receive, args=(one,)) for one in range(_CONNECTIONS)]
+    begun = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(received) / (time.perf_counter() - begun)
+
+
+def _serve_slowly(root: Path, latency: float, rate: float) -> None:
+    """Serve files over a link, until the input ends."""
+    _Handler.root, _Handler.latency, _Handler.rate = root, latency, rate
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_port, flush=True)
     sys.stdin.read()
+
+
+def _serve_with_nginx(root: Path) -> None:
+    """Serve files with nginx, until the input ends."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        names = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        temporary = " ".join(f"{name}_temp_path {folder}/{name};" for name in names)
+        settings = Path(folder, "nginx.conf")
+        text = _NGINX.format(folder=folder, root=root, port=port, temporary=temporary)
+        settings.write_text(text)
+        with subprocess.Popen(["nginx", "-e", "stderr", "-c", str(settings)]) as nginx:
+            while nginx.poll() is None:
+                with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                time.sleep(0.01)
+            print(port, flush=True)
+            sys.stdin.read()
+            nginx.terminate()
+
+
+if __name__ == "__main__":
+    ROOT, LATENCY, RATE = Path(sys.argv[1]), *map(float, sys.argv[2:])
+    if RATE:
+        _serve_slowly(ROOT, LATENCY, RATE)
+    else:
+        _serve_with_nginx(ROOT)
