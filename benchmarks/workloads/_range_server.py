@@ -89,7 +89,7 @@ def range_server(root: Path, latency: float = 0.0, rate: float = 0.0) -> Iterato
 
 def bytes_a_second(url: str, size: int, seconds: float = 0.5) -> float:
     """Return how fast sockets receive random ranges of a file of a known size."""
-    address, received = urlsplit(url), []
+    address, received = urlsplit(url), list[int]()
     end = time.perf_counter() + seconds
 
     def receive(number: int) -> None:

@@ -42,7 +42,8 @@ def _packed(request: ContenderRequest) -> Path:
 def _serve(request: ContenderRequest) -> str:
     """Serve the dataset until this process ends; return its URL."""
     _, latency, rate = _CASES[request.case]
-    return _KEPT.enter_context(range_server(_packed(request), latency, rate))
+    url: str = _KEPT.enter_context(range_server(_packed(request), latency, rate))
+    return url
 
 
 def _open(request: ContenderRequest, where: str) -> Any:
