@@ -18,6 +18,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 from fastdata.converters.encode import Encoding
 from fastdata.converters.listing import UNCHANGED, Estimate, RecordListing, Unit, listed_at
 from fastdata.converters.options import PackOptions
@@ -33,7 +34,7 @@ from fastdata.executors import report
 from fastdata.remote.answers import ChangedError
 from fastdata.remote.files import file_at
 from fastdata.remote.filesystem import read_bytes
-from fastdata.remote.ranges import FileRef, RangeRequest, Wanted, merge
+from fastdata.remote.ranges import UNCHECKED, FileRef, Numbers, Ranges, merge
 from fastdata.remote.retries import Patience
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage import formats
@@ -329,31 +330,37 @@ def _fetch(records: Sequence[Record], storage_options: Mapping[str, Any] | None)
 
     It raises UnreadableError if a record's file is gone, SampleError if it has changed.
     """
-    wanted = (
-        Wanted(number, FileRef(one.path, 0, ""), one.offset, one.offset + one.length, 0)
-        for number, one in enumerate(records)
-        if one.problem is None and one.column is None
-    )
+    fetched = [one for one in records if one.problem is None and one.column is None]
+    names = list(dict.fromkeys(one.path for one in fetched))
+    places = {name: place for place, name in enumerate(names)}
+    files = [FileRef(one.path, 0, "", places[one.path]) for one in fetched]
+    starts = np.array([one.offset for one in fetched], np.int64)
+    stops = starts + np.array([one.length for one in fetched], np.int64)
+    columns = np.array([file.place for file in files], np.int64), starts, stops
+    ranges = Ranges(files, *columns, np.full(len(files), UNCHECKED))
     held: dict[str, bytes | SampleError] = {}
     patience = Patience()
 
-    def read(request: RangeRequest) -> None:
-        keys = [records[one.number].key for one in request.members]
+    def read(members: Numbers) -> None:
+        own = [fetched[number] for number in members.tolist()]
+        start, stop = int(starts[members].min()), int(stops[members].max())
+        of_file: dict[str, Any] = {"patience": patience, "state": own[0].mtime_ns}
         try:
-            url, start, stop = request.file.url, request.start, request.stop
-            state = records[request.members[0].number].mtime_ns
-            data = read_bytes(url, storage_options, start, stop, patience=patience, state=state)
+            data = read_bytes(own[0].path, storage_options, start, stop, **of_file)
         except FileNotFoundError:
-            held.update(dict.fromkeys(keys, UnreadableError("cannot be opened: it does not exist")))
+            for one in own:
+                held[one.key] = UnreadableError("cannot be opened: it does not exist")
         except ChangedError:
-            held.update(dict.fromkeys(keys, SampleError("has changed since it was listed")))
+            for one in own:
+                held[one.key] = SampleError("has changed since it was listed")
         else:
-            for key, one in zip(keys, request.members, strict=True):
-                held[key] = data[one.start - start : one.stop - start]
+            for one in own:
+                held[one.key] = data[one.offset - start : one.offset + one.length - start]
 
     with ThreadPoolExecutor(_THREADS, "fastdata-fetch") as pool:
         # The whole file will be read, so more requests would save no bytes.
-        for _ in pool.map(read, merge(wanted, _GAP, _MOST_BYTES, waste=math.inf)):
+        order, begins = merge(ranges, _GAP, _MOST_BYTES, waste=math.inf)
+        for _ in pool.map(read, np.split(order, begins[1:]) if fetched else ()):
             pass
     return _given_once(held)
 

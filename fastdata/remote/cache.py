@@ -15,25 +15,27 @@ files with these names are ever deleted.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import os
 import re
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from fastdata._native import crc32c
 from fastdata.errors import DatasetError, UsageError, is_no_space, warn
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import FileRef, Piece, RangeCache
 from fastdata.remote.reader import RangeReader
+from fastdata.remote.workers import sleep
 from fastdata.storage.cache import room
 from fastdata.storage.descriptors import read_exactly
-from fastdata.storage.files import remedy, sync, wait_for_lock
+from fastdata.storage.files import is_open_file, open_file, remedy, sync, wait_for_lock
 from fastdata.storage.trust import is_own_file, make_cache_folder, open_own_file
 
 FOLDER = "fastdata-pieces"
@@ -79,7 +81,6 @@ class PieceCache(RangeCache):
         self._folder = self._base / f"{id[:24]}-{options.piece_bytes}"
         self._reader = reader
         self._piece = options.piece_bytes
-        self.used = self._reads = self._fills = 0
         try:
             make_cache_folder(self._folder)
             with self._usage():
@@ -93,63 +94,46 @@ class PieceCache(RangeCache):
             # In /dev/shm, memory is the limit, not the space that the file system reports.
             limit = (room(self._folder)[0] + self.used) * 9 // 10
         self.limit = limit
-        self._slots = asyncio.Semaphore(
+        self._slots = threading.Semaphore(
             max(1, min(options.concurrency, _UNDER_WAY // options.piece_bytes))
         )
-        self._sound: dict[Path, int] = {}  # inodes compared with their trailer
-        self._touched: dict[Path, float] = {}
+        #: Inodes that were compared with their trailer, and when their time of last use was set.
+        self._known: dict[Piece, tuple[int, float]] = {}
         self._full = False
-
-    def counts(self) -> tuple[int, int]:
-        return self._reads, self._fills
 
     def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
         if start == stop:
             return []
         return [(file, n) for n in range(start // self._piece, (stop - 1) // self._piece + 1)]
 
-    def read_present(self, file: FileRef, start: int, stop: int) -> bytes | None:
-        """See `RangeCache.read_present`; blocks on the disk."""
-        parts = []
-        for piece, first, last in self._parts(file, start, stop):
-            data = self._bytes_of(piece, first, last)
-            if data is None:
-                return None
-            parts.append(data)
-        self._reads += len(parts)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _parts(self, file: FileRef, start: int, stop: int) -> Iterator[tuple[Piece, int, int]]:
-        """Yield (piece, begin, end) for a byte range: where it begins and ends in each piece."""
-        for piece in self.pieces(file, start, stop):
-            begin = piece[1] * self._piece
-            yield piece, max(start, begin) - begin, min(stop, begin + self._piece) - begin
-
-    async def read(self, file: FileRef, start: int, stop: int) -> bytes:
-        parts = [await self._read_part(*part) for part in self._parts(file, start, stop)]
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    async def _read_part(self, piece: Piece, start: int, stop: int) -> bytes:
-        for fills in range(_FILLS):
-            data = await asyncio.to_thread(self._bytes_of, piece, start, stop)
+    def read(self, file: FileRef, start: int, stop: int) -> Any:
+        for _ in range(_FILLS):
+            data = self._present(file, start, stop)
             if data is not None:
-                self._reads += not fills
                 return data
-            if self._full:
+            if not all(self._once(piece, self._fill) for piece in self.pieces(file, start, stop)):
                 break
-            whole = await self._once(piece, self._fill)
-            if whole is not None:
-                return whole[start:stop]
-        begin = piece[1] * self._piece
-        return await self._reader.read(piece[0].url, begin + start, begin + stop)
+        return self._reader.read(file.url, start, stop)
 
-    async def ensure(self, piece: Piece) -> None:
-        if not self._full and await asyncio.to_thread(self._bytes_of, piece) is None:
-            await self._once(piece, self._fill)
+    def ensure(self, piece: Piece) -> None:
+        self._once(piece, self._fill)
 
     def drop(self, file: FileRef, start: int, stop: int) -> None:
         for piece in self.pieces(file, start, stop):
             self._path(piece).unlink(missing_ok=True)
+
+    def _present(self, file: FileRef, start: int, stop: int) -> bytes | None:
+        """Return a byte range, or None unless all its pieces are there."""
+        parts = []
+        for piece in self.pieces(file, start, stop):
+            begin = piece[1] * self._piece
+            data = self._bytes_of(piece, max(start - begin, 0), min(stop - begin, self._piece))
+            if data is None:
+                return None
+            parts.append(data)
+        with self._lock:
+            self._reads += len(parts)
+        return b"".join(parts)  # a single part is not copied
 
     def _path(self, piece: Piece) -> Path:
         return self._folder / f"{piece[0].tag}-{piece[1]}.piece"
@@ -160,61 +144,54 @@ class PieceCache(RangeCache):
     def _bytes_of(self, piece: Piece, start: int = 0, stop: int = 0) -> bytes | None:
         """Return bytes of a piece; None if it is missing or damaged."""
         path = self._path(piece)
-        with contextlib.suppress(OSError), open(path, "rb", 0, opener=_open_no_link) as file:
+        with contextlib.suppress(OSError), open_file(path, 0, os.O_NOFOLLOW) as file:
             state = os.fstat(file.fileno())
-            inode = state.st_ino
-            if self._sound.get(path) != inode:
-                if not is_own_file(state) or not _is_sound(file.fileno(), self._size(piece)):
-                    path.unlink(missing_ok=True)
-                    return None
-                self._sound[path] = inode
+            inode, touched = self._known.get(piece, (-1, -_TOUCH_EVERY))
+            if inode != state.st_ino and not (
+                is_own_file(state) and _is_sound(file.fileno(), self._size(piece))
+            ):
+                path.unlink(missing_ok=True)
+                return None
             now = time.monotonic()
-            if now - self._touched.get(path, -_TOUCH_EVERY) >= _TOUCH_EVERY:
-                self._touched[path] = now
+            if now - touched >= _TOUCH_EVERY:
+                touched = now
                 with contextlib.suppress(OSError):  # another user's, or just evicted
                     os.utime(path)
+            self._known[piece] = state.st_ino, touched
             return read_exactly(file.fileno(), start, stop - start)
         return None
 
-    async def _fill(self, piece: Piece) -> bytes | None:
-        """Fill a piece; return its bytes if this process downloaded them, else None."""
-        path = self._path(piece)
-        partial = path.with_suffix(".partial")
-        start = piece[1] * self._piece
-        stop = start + self._size(piece)
+    def _fill(self, piece: Piece) -> bool:
+        """Fill a missing piece, or wait for a process that fills it; return whether it is there."""
+        partial = self._path(piece).with_suffix(".partial")
         end = time.monotonic() + _PATIENCE
-        while time.monotonic() < end:
-            async with self._slots, _fills_on(self._reader.loop):
-                if self._full:
-                    return None
-                descriptor = self._lock(partial)
+        while self._bytes_of(piece) is None:
+            if self._full or time.monotonic() > end:
+                return False
+            with self._slots, _fills_of(os.getpid()):
+                descriptor = self._claim(partial)
                 if descriptor is not None:
                     try:
                         # Another process may have filled it meanwhile. Replace a piece that
                         # exists but cannot be read (a bad block, another user's file).
-                        if await asyncio.to_thread(self._bytes_of, piece) is not None:
-                            return None
-                        data = await self._reader.read(piece[0].url, start, stop)
-                        await asyncio.to_thread(self._store, descriptor, partial, path, data)
-                        return data
+                        if self._bytes_of(piece) is None:
+                            begin = piece[1] * self._piece
+                            data = self._reader.read(piece[0].url, begin, begin + self._size(piece))
+                            self._store(piece, data, partial, descriptor)
+                        return not self._full
                     finally:
-                        _unlink_same(partial, descriptor)
+                        if is_open_file(partial, descriptor):
+                            partial.unlink()
                         os.close(descriptor)
-            await asyncio.sleep(_POLL)
-            if await asyncio.to_thread(self._bytes_of, piece) is not None:
-                return None
-        return await self._reader.read(piece[0].url, start, stop)
+            sleep(_POLL)
+        return True
 
-    def _lock(self, partial: Path) -> int | None:
-        """Open and locks the file of a piece to fill; None while another process has the lock."""
+    def _claim(self, partial: Path) -> int | None:
+        """Open and lock the file of a piece to fill; None while another process has the lock."""
         with self._writing():
             descriptor = open_own_file(partial, 0o600)  # other users must not hold the lock
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(partial.stat(), os.fstat(descriptor)):
-                    return descriptor
-            except (BlockingIOError, FileNotFoundError):
-                pass
+            if _lock_same(partial, descriptor):
+                return descriptor
             os.close(descriptor)
         return None
 
@@ -236,21 +213,21 @@ class PieceCache(RangeCache):
                     "again every time; give fewer bytes in cache=Cache(path, bytes)"
                 )
 
-    def _store(self, descriptor: int, partial: Path, path: Path, data: bytes) -> None:
+    def _store(self, piece: Piece, data: Any, partial: Path, descriptor: int) -> None:
         """Write a piece, if there is room for it."""
         with self._writing():
-            self._make_room(len(data) + _TRAILER.size, descriptor)
+            size = memoryview(data).nbytes
+            self._make_room(size + _TRAILER.size, descriptor)
             with open(descriptor, "wb", closefd=False) as file:
                 file.write(data)
-                file.write(_TRAILER.pack(_MAGIC, len(data), crc32c(data), 0))
+                file.write(_TRAILER.pack(_MAGIC, size, crc32c(data), 0))
             os.fchmod(descriptor, 0o644)
             os.fsync(descriptor)
             with self._usage():  # a process that counts could see it under neither name
-                os.replace(partial, path)
+                os.replace(partial, self._path(piece))
+                self._fills += 1
             sync(self._folder)
-            self._sound[path] = os.fstat(descriptor).st_ino
-            self._touched[path] = time.monotonic()
-            self._fills += 1
+            self._known[piece] = os.fstat(descriptor).st_ino, time.monotonic()
 
     # Room.
 
@@ -284,7 +261,7 @@ class PieceCache(RangeCache):
                     os.ftruncate(descriptor, size)
                     self.used += size
                     return
-            time.sleep(0.005)
+            sleep(0.005)
 
     def _evict(self, size: int) -> None:
         # Evict more than needed, so that the next piece need not count again.
@@ -315,13 +292,9 @@ class PieceCache(RangeCache):
 
 
 @cache
-def _fills_on(loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
-    """Return the limit of fills at once; a forked process has another loop."""
-    return asyncio.Semaphore(_MOST_FILLS)
-
-
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+def _fills_of(process: int) -> threading.Semaphore:
+    """Return the limit of a process's fills at once; a forked process has its own."""
+    return threading.Semaphore(_MOST_FILLS)
 
 
 def _is_sound(descriptor: int, size: int) -> bool:
@@ -333,15 +306,18 @@ def _is_sound(descriptor: int, size: int) -> bool:
     return bool(magic == _MAGIC and length == size and crc32c(memoryview(data)[:size]) == crc)
 
 
-def _unlink_same(path: Path, descriptor: int) -> None:
-    """Remove a file if the path still names the open one."""
-    with contextlib.suppress(OSError):
-        if os.path.samestat(path.stat(), os.fstat(descriptor)):
-            path.unlink()
+def _lock_same(path: Path, descriptor: int) -> bool:
+    """Lock an open file, unless it is locked; return whether its path still names it then."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return is_open_file(path, descriptor)
 
 
 def _remove_abandoned(partial: Path) -> None:
     """Remove the partial piece of a killed process."""
-    with contextlib.suppress(OSError), open(partial, "rb+", 0, opener=_open_no_link) as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while a process fills it
-        _unlink_same(partial, file.fileno())
+    flags = os.O_NOFOLLOW | os.O_RDWR
+    with contextlib.suppress(OSError), open_file(partial, 0, flags) as file:
+        if _lock_same(partial, file.fileno()):
+            partial.unlink()

@@ -1,72 +1,49 @@
-"""Reads of checked samples: wrong ones are fetched again."""
+"""Reading of requests whose ranges are compared with their checksums, and read again if wrong."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
-
-from fastdata.errors import FastdataError
+from fastdata.errors import FastdataError, RemoteError
 from fastdata.remote.ranges import RangeCache, RangeRequest
 from fastdata.remote.reader import RangeReader
-from fastdata.remote.requests import all_of
-from fastdata.remote.retries import wait_before
+from fastdata.remote.retries import describe_error, wait_before
+from fastdata.remote.workers import ClosedError, sleep
 
 
-async def read_checked(
-    reader: RangeReader,
-    cache: RangeCache | None,
-    request: RangeRequest,
-    take: Callable[[Any, bytes], None],
-    present: bytes | None = None,
-) -> list[Any]:
-    """Read a request's samples; return those that were wrong at every try; runs on the loop.
+def read_checked(reader: RangeReader, cache: RangeCache | None, request: RangeRequest) -> None:
+    """Read a request, or note why that failed, and which ranges were wrong at every try.
 
-    Wrong samples are evicted from the cache and fetched again, without the others. Calls
-    ``take`` with each right member and its bytes. ``present`` are the request's bytes, if the
-    cache had them.
+    Wrong ranges are evicted from the cache and read again, without the others. Runs on the
+    reader's threads; raises ClosedError alone.
     """
+    try:
+        _read(reader, cache, request)
+    except (FastdataError, ClosedError) as error:
+        if isinstance(error, ClosedError):
+            raise
+        request.error = error
+    except Exception as error:  # else what waits for it would wait for ever
+        what = f"fetching failed: {describe_error(error)}"
+        request.error = RemoteError(what, "Please report this.")
+
+
+def _read(reader: RangeReader, cache: RangeCache | None, request: RangeRequest) -> None:
     tries = reader.options.tries if cache is None or not cache.only else 1
+    left, places = request, list(range(len(request)))
     for number in range(0 if cache is not None else 1, tries + 1):
-        file, start, stop = request.file, request.start, request.stop
         if cache is not None and (number == 0 or cache.only):
-            data = memoryview(present or await cache.read(file, start, stop))
+            data = cache.read(left.file, left.start, left.stop)
         else:
-            data = memoryview(await reader.read(file.url, start, stop))
-        wrong = []
-        for one in request.members:
-            # Copy, so that memory is freed sample by sample.
-            part = bytes(data[one.start - start : one.stop - start])
-            if one.is_right(part):
-                take(one, part)
-            else:
-                wrong.append(one)
+            data = reader.read(left.file.url, left.start, left.stop)
+        wrong = left.take(data)
+        if left is not request:
+            for place, begin in zip(places, left.begins, strict=True):
+                request.data[place], request.begins[place] = data, begin
+        request.wrong = places = [places[at] for at in wrong]
         if not wrong or number == tries:
-            break
+            return
         reader.counts.refetched += len(wrong)
-        start, stop = min(one.start for one in wrong), max(one.stop for one in wrong)
-        request = RangeRequest(file, start, stop, wrong)
+        left = request.part(places)
         if cache is not None and number == 0:
-            cache.drop(file, start, stop)
+            cache.drop(left.file, left.start, left.stop)
         else:
-            await asyncio.sleep(wait_before(number))
-    return wrong
-
-
-def read_all(
-    reader: RangeReader, cache: RangeCache | None, requests: Sequence[RangeRequest]
-) -> dict[Any, bytes | FastdataError]:
-    """Read requests at once; return bytes or an error by key, nothing for wrong members."""
-    outcomes: dict[Any, bytes | FastdataError] = {}
-
-    async def read(request: RangeRequest) -> None:
-        try:
-            await read_checked(reader, cache, request, lambda one, data: take(one.key, data))
-        except FastdataError as error:
-            for one in request.members:
-                outcomes.setdefault(one.key, error)
-
-    take = outcomes.__setitem__
-
-    reader.run(all_of(map(read, requests)))
-    return outcomes
+            sleep(wait_before(number))

@@ -32,7 +32,7 @@ BUCKETS = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "s3a": "s3fs"}
 
 #: Seconds without a byte after which a request counts as stalled and is retried.
 STALLED = 60.0
-_CONNECT = 15.0
+CONNECT = 15.0
 
 # Keyed by process: a forked child does not use its parent's drivers. It keeps them, because
 # closing a driver without its thread may hang.
@@ -156,7 +156,7 @@ def _make(
     scheme = scheme_of(url)
     configured = apply_config(driver, options)
     remember_secrets(configured)
-    options = {**options, **bounded_options(driver, configured, _CONNECT, STALLED)}
+    options = {**options, **bounded_options(driver, configured, CONNECT, STALLED)}
     if scheme in BUCKETS:
         # These drivers log each failure with a traceback; final ones are raised anyway.
         log = logging.getLogger(BUCKETS[scheme])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from fastdata.errors import CorruptionError, RemoteError, UsageError
-from fastdata.remote.answers import SLOWEST, asking, state_number, too_long
+from fastdata.remote.answers import SLOWEST, asking, require_length, state_number, too_long
+from fastdata.remote.clients import FsspecClient
 from fastdata.remote.drivers import (
     BUCKETS,
     STALLED,
@@ -27,8 +28,6 @@ from fastdata.remote.drivers import (
     open_filesystem,
 )
 from fastdata.remote.failures import TruncatedError
-from fastdata.remote.options import RemoteOptions
-from fastdata.remote.reader import RangeReader
 from fastdata.remote.requests import Run, all_of, call_driver, loop_of, run_on
 from fastdata.remote.retries import TRIES, Patience, Retries
 from fastdata.remote.urls import join_url, redact, split_query
@@ -225,16 +224,14 @@ def read_bytes(
 
     An empty range sends no request, one beyond ``block`` several at once; 0 is for one alone.
     ``most`` is for a whole file; ``patience`` and ``state``, which is `RemoteFile.state`, are for a
-    range. Raise RemoteError, or as `RangeReader.fetch`.
+    range. Raise RemoteError, or ChangedError for another state.
     """
     fs, path = open_filesystem(url, storage_options)
     if start is not None and end is not None:
-        reader = RangeReader(fs, RemoteOptions(timeout=STALLED, concurrency=_STREAMS), patience)
+        read_range = _range_reader(fs, url, state, patience)
         step = block or max(end - start, 1)
-        blocks = (
-            reader.fetch(url, at, min(at + step, end), state) for at in range(start, end, step)
-        )
-        return b"".join(reader.run(all_of(blocks)))
+        blocks = (read_range(at, min(at + step, end)) for at in range(start, end, step))
+        return b"".join(run_on(loop_of(fs), all_of(blocks)))
     # Nothing limits a driver that is not asynchronous, so request no more than ``most``.
     options: dict[str, Any] = {"start": 0, "end": most + 1}
     if getattr(fs, "async_impl", False):
@@ -252,6 +249,25 @@ def read_bytes(
     return run_on(loop_of(fs), Retries(f"{redact(url)}: reading it").run(read))
 
 
+def _range_reader(
+    fs: fsspec.AbstractFileSystem, url: str, state: int = 0, patience: Patience | None = None
+) -> Callable[[int, int], Coroutine[Any, Any, bytes]]:
+    """Return a function that reads a range of a file, `_STREAMS` at once, and retries."""
+    client, slots = FsspecClient(fs, state), asyncio.Semaphore(_STREAMS)
+
+    async def read(start: int, stop: int) -> bytes:
+        async def attempt() -> bytes:
+            async with slots:
+                data: bytes = await client.fetch(url, start, stop, _longest(stop - start))
+            require_length(data, url, stop - start)
+            return data
+
+        retries = Retries(f"{redact(url)}: reading bytes {start} to {stop}", TRIES, patience)
+        return await retries.run(attempt) if stop > start else b""
+
+    return read
+
+
 def download(
     url: str,
     local: Path,
@@ -267,11 +283,11 @@ def download(
     """
     require_room(local.parent, size, "Make room, or give another folder.")
     fs, _ = open_filesystem(url, storage_options)
-    reader = RangeReader(fs, RemoteOptions(timeout=STALLED, concurrency=_STREAMS))
+    read_range = _range_reader(fs, url)
 
     async def fetch(file: BinaryIO, start: int) -> None:
         stop = min(start + _BLOCK, size)
-        data = await reader.fetch(url, start, stop)
+        data = await read_range(start, stop)
         await asyncio.to_thread(write_exactly, file.fileno(), data, start)  # other requests go on
         progress()
 
@@ -281,7 +297,7 @@ def download(
 
     with whole_file(local) as temporary:
         for _ in range(2):  # transfers rarely corrupt data, and a second try is cheap
-            reader.run(fetch_all(temporary))
+            run_on(loop_of(fs), fetch_all(temporary))
             if (checksum := f"{crc32c_file(temporary):08x}") == crc32c:
                 return
         raise CorruptionError(

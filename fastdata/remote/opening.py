@@ -8,7 +8,7 @@ import os
 import pickle
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,13 +20,21 @@ from fastdata import _native
 from fastdata.errors import CorruptionError, DatasetError, FastdataError, RemoteError, UsageError
 from fastdata.once import once
 from fastdata.remote.cache import PieceCache
-from fastdata.remote.checking import read_all
-from fastdata.remote.drivers import open_filesystem
+from fastdata.remote.checking import read_checked
 from fastdata.remote.filesystem import download
 from fastdata.remote.manifests import images_url, read_manifest
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.prefetch import RemotePass
-from fastdata.remote.ranges import WRONG_BYTES, Fetches, FileRef, RangeCache, Wanted, merge
+from fastdata.remote.ranges import (
+    UNCHECKED,
+    WRONG_BYTES,
+    Fetches,
+    FileRef,
+    RangeCache,
+    Ranges,
+    SampleRanges,
+    merge,
+)
 from fastdata.remote.reader import RangeReader
 from fastdata.remote.row_groups import ColumnGroups, RowGroups
 from fastdata.remote.urls import is_url, join_url, name_of, redact, split_query
@@ -87,6 +95,8 @@ class FetchedSource(Source):
         # because closing a driver without its thread may hang.
         self._by_process: dict[int, tuple[RangeReader, RangeCache | None]] = {}
         self._present, self._ask_again = "", 0.0  # as of `generation_now`
+        #: `FileRef.place` of each file, by its tag.
+        self.places: dict[str, int] = {}
 
     @property
     @abstractmethod
@@ -116,10 +126,7 @@ class FetchedSource(Source):
         """Return the reader of its files, and their cache, for this process."""
         opened = self._by_process.get(os.getpid())
         if opened is None:
-            # Rows of tables of this machine need no driver.
-            here = not is_url(self.server)
-            fs = None if here else open_filesystem(self.server, self.storage_options)[0]
-            reader = RangeReader(fs, self.options)
+            reader = RangeReader(self.server, self.storage_options, self.options)
             # Another thread may have been faster. No lock: a fork could copy it locked.
             opened = self._by_process.setdefault(os.getpid(), (reader, self._cache_of(reader)))
         return opened
@@ -133,42 +140,50 @@ class FetchedSource(Source):
         self,
         extents: _native.Extents,
         numbers: Rows,
-        draws: Rows | None = None,
+        draws: Rows,
         fetches: Fetches | None = None,
-        field: str = "image",
-    ) -> dict[int, list[Wanted]]:
-        """Return the byte ranges of gathered samples, by slot; skip corrupt samples.
+    ) -> SampleRanges:
+        """Return the byte ranges of gathered samples; skip corrupt samples.
 
         ``fetches`` has a row of ``Extents.plan_fetches`` for each slot that is read in part. Each
         draw has its own crop.
         """
-        columns = zip(
-            numbers.tolist(),
-            extents.files.tolist(),
-            extents.offsets.tolist(),
-            extents.lengths.tolist(),
-            extents.checksums.tolist(),
-            strict=True,
+        slots = np.delete(np.arange(len(numbers)), extents.corrupt_slots())
+        rows, starts = numbers[slots], extents.offsets[slots]
+        stops, of = starts + extents.lengths[slots], extents.files[slots]
+        columns = zip(*(one.tolist() for one in (slots, of, stops, rows)), strict=True)
+        files = [self.ref(extents, *row) for row in columns]
+        places = np.array([file.place for file in files], np.int64)
+        checks = extents.checksums[slots].astype(np.int64)
+        ranges, at = Ranges(files, places, starts, stops, checks), np.full(len(slots), -1)
+        found = SampleRanges(ranges, slots, at, rows * _KINDS)
+        if not fetches:
+            return found
+        split = np.flatnonzero(np.isin(slots, list(fetches)))
+        sizes, crcs, begins, ends, firsts, lasts = np.array(
+            [fetches[slot] for slot in slots[split].tolist()], np.int64
+        ).T
+        header = starts[split]
+        sound: dict[int, Callable[[Any], bool]] = {}
+        for number, slot in enumerate(slots[split].tolist()):
+            of_rows = int(begins[number]), int(firsts[number]), int(lasts[number])
+            sound[len(slots) + number] = partial(extents.are_rows_sound, slot, *of_rows)
+        stops[split], checks[split], at[split] = header + sizes, crcs, 0
+        keys = np.append(found.keys, draws[slots[split]] * _KINDS + 2)
+        keys[split] = draws[slots[split]] * _KINDS + 1
+        ranges = Ranges(
+            files + [files[one] for one in split.tolist()],
+            np.append(places, places[split]),
+            np.append(starts, header + begins),
+            np.append(stops, header + ends),
+            np.append(checks, np.full(len(split), UNCHECKED)),
+            sound,
         )
-        ranges: dict[int, list[Wanted]] = {}
-        corrupt = set(extents.corrupt_slots())
-        for slot, (number, file, offset, length, crc) in enumerate(columns):
-            if slot in corrupt:
-                continue
-            ref = self.ref(extents, slot, file, offset + length, number)
-            if not fetches or slot not in fetches:
-                key = number if field == "image" else (number, field)
-                ranges[slot] = [Wanted(number, ref, offset, offset + length, crc, key)]
-                continue
-            assert draws is not None
-            draw = int(draws[slot])
-            size, header_crc, start, stop, first, end = fetches[slot]
-            sound = partial(extents.are_rows_sound, slot, start, first, end)
-            ranges[slot] = [
-                Wanted(number, ref, offset, offset + size, header_crc, (draw, "header")),
-                Wanted(number, ref, offset + start, offset + stop, sound, (draw, "rows")),
-            ]
-        return ranges
+        return SampleRanges(ranges, np.append(slots, slots[split]), np.append(at, begins), keys)
+
+
+#: Kinds of ranges: whole samples, headers, and rows.
+_KINDS = 3
 
 
 class RemoteSource(FetchedSource, IndexedSource):
@@ -193,6 +208,7 @@ class RemoteSource(FetchedSource, IndexedSource):
     ) -> None:
         FetchedSource.__init__(self, url, cache, storage_options, options, text)
         self._whole = whole
+        self._shared: dict[int, FileRef] = {}
         manifest = Manifest.parse(self.text, redact(join_url(url, MANIFEST_NAME)))
         self.generation = manifest.generation
         index = self._open_index(manifest.index, manifest.samples)
@@ -286,8 +302,14 @@ class RemoteSource(FetchedSource, IndexedSource):
 
     def shared_file(self, number: int) -> FileRef:
         """Return a file of the manifest by its number."""
-        part = "" if self._whole is None else f"{name_of(self.url)}-"
-        return FileRef(self.files.places[number], self.files.sizes[number], f"{part}{number:06d}")
+        ref = self._shared.get(number)
+        if ref is None:
+            whole = self._whole or self
+            part = "" if self._whole is None else f"{name_of(self.url)}-"
+            url, tag = self.files.places[number], f"{part}{number:06d}"
+            place = whole.places.setdefault(tag, len(whole.places))
+            ref = self._shared[number] = FileRef(url, self.files.sizes[number], tag, place)
+        return ref
 
     def ref(self, extents: _native.Extents, slot: int, file: int, stop: int, row: int) -> FileRef:
         if file >= 0:
@@ -306,7 +328,8 @@ class RemoteSource(FetchedSource, IndexedSource):
 
     def read_each(self, records: Sequence[tuple[Row, int | None]]) -> list[bytes | FastdataError]:
         """Return the bytes of each blob, or why it cannot be read; see `file` for the numbers."""
-        wanted, outcomes = [], dict[Any, bytes | FastdataError]()
+        outcomes: list[bytes | FastdataError] = [b""] * len(records)
+        wanted, files, spans = [], [], []
         for place, (record, number) in enumerate(records):
             start, stop = record.offset, record.offset + record.length
             try:
@@ -314,17 +337,32 @@ class RemoteSource(FetchedSource, IndexedSource):
                 if not 0 <= start <= stop <= ref.size:
                     problem = f"the index puts it beyond the end of {redact(ref.url)}"
                     raise self._corrupt(record, number, problem)
-                wanted.append(Wanted(place, ref, start, stop, record.crc32c))
             except CorruptionError as error:
                 outcomes[place] = error
+                continue
+            wanted.append(place)
+            files.append(ref)
+            spans.append((ref.place, start, stop, record.crc32c))
+        ranges = Ranges(files, *np.array(spans, np.int64).reshape(-1, 4).T)
         # All of them are needed now, so bytes between them cost less than a request.
-        requests = merge(wanted, self.options.merge_gap, self.options.max_request, math.inf)
-        outcomes.update(read_all(*self.here(), requests))
-        for one in wanted:
-            if one.number not in outcomes:
-                problem = f"in {redact(one.file.url)}, {WRONG_BYTES}"
-                outcomes[one.number] = self._corrupt(*records[one.number], problem)
-        return [outcomes[place] for place in range(len(records))]
+        order, begins = merge(ranges, self.options.merge_gap, self.options.max_request, math.inf)
+        merged = np.split(order, begins[1:]) if len(order) else []
+        requests = [ranges.request(members) for members in merged]
+        reader, cache = self.here()
+        reader.run_all([partial(read_checked, reader, cache, request) for request in requests])
+        for members, request in zip(merged, requests, strict=True):
+            for at, place in enumerate([wanted[member] for member in members.tolist()]):
+                record, number = records[place]
+                if request.error is not None:
+                    outcomes[place] = request.error
+                elif at in request.wrong:
+                    problem = f"in {redact(request.file.url)}, {WRONG_BYTES}"
+                    outcomes[place] = self._corrupt(record, number, problem)
+                else:
+                    begin = request.begins[at]
+                    view = memoryview(request.data[at])[begin : begin + record.length]
+                    outcomes[place] = bytes(view)
+        return outcomes
 
     @property
     def server(self) -> str:

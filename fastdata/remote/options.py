@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -17,9 +18,10 @@ class RemoteOptions:
         merge_gap: Most bytes between two samples that share a request. All gaps of a request
             together are at most 1/32 of its samples' bytes.
         max_request: Most bytes of a request for several samples. A single sample may be larger.
-        memory: Most bytes prefetched and held until their batch begins. The search for samples
-            to merge looks half of it ahead. Of row groups that a library decodes: most bytes of
-            these, unless three have more.
+        memory: Most bytes requested or held at once. Samples of one request are held until the
+            last of them has its batch. Requests are made for the next half of it; samples to merge
+            are sought in all of it. Of row groups that a library decodes: most bytes of these,
+            unless three have more.
         piece_bytes: Size of the pieces in a cache folder.
         timeout: Seconds after which an incomplete request is cancelled and retried; each
             256 KiB requested add a second.
@@ -32,8 +34,8 @@ class RemoteOptions:
 
     concurrency: int = 32
     merge_gap: int = 4096
-    max_request: int = 512 << 10
-    memory: int = 512 << 20
+    max_request: int = 2 << 20
+    memory: int = 1 << 30
     piece_bytes: int = 8 << 20
     timeout: float = 30.0
     tries: int = 6
@@ -65,6 +67,8 @@ class RemoteStats(NamedTuple):
         cache_fills: Pieces that this process added to the folder; row groups decoded.
         cache_bytes: Bytes of all datasets' pieces in the folder, when last counted; those of row
             groups in memory.
+        client: Name of the client that requests ranges: obstore, or fsspec. Several are joined by
+            commas.
     """
 
     requests: int = 0
@@ -76,3 +80,10 @@ class RemoteStats(NamedTuple):
     cache_reads: int = 0
     cache_fills: int = 0
     cache_bytes: int = 0
+    client: str = ""
+
+    @classmethod
+    def total(cls, parts: Sequence[RemoteStats]) -> RemoteStats:
+        """Return the sums of the statistics of several sources."""
+        *columns, clients = zip(*parts, strict=True)
+        return cls(*map(sum, columns), ", ".join(sorted({*clients} - {""})))

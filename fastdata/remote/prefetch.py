@@ -2,63 +2,74 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Hashable, Set
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastdata import _native
-from fastdata.errors import FastdataError, RemoteError
+from fastdata.errors import FastdataError
+from fastdata.remote.announced import Announced
 from fastdata.remote.checking import read_checked
 from fastdata.remote.options import RemoteOptions, RemoteStats
-from fastdata.remote.ranges import JpegParts, Piece, RangeCache, RangeRequest, Wanted, plan
+from fastdata.remote.ranges import Numbers, Piece, RangeCache, RangeRequest, SampleRanges, plan
 from fastdata.remote.reader import RangeReader
-from fastdata.remote.retries import describe_error
+from fastdata.remote.workers import ClosedError
 from fastdata.storage.source import BlobColumn, PassRequest, Rows, Source
-
-#: Outcome of a range: its bytes, an error, or None if its bytes are wrong.
-RangeOutcome: TypeAlias = bytes | FastdataError | None
-#: Outcome of a sample.
-SampleOutcome: TypeAlias = bytes | JpegParts | FastdataError | None
 
 #: Most bytes of samples held in memory beside a cache folder. More than the processor's caches
 #: hold makes an image cost a sixth more.
 _HELD_OF_CACHE = 16 << 20
 #: Most batches that are announced for each field.
 _MOST_COMING = 1024
+#: Part of the memory for which a range of any size counts in the look ahead: ranges cost time.
+_EACH = 1 << 16
+#: Pieces of a cache folder that a pass fills at once.
+_MOST_FILLS = 8
 
 
-@dataclass(slots=True, eq=False)
-class _Held(Wanted):
-    """Range that was announced, is being fetched, or is in memory."""
+class _Wanted(NamedTuple):
+    """Ranges of one field of a batch, by their numbers in `Announced`; see `SampleRanges`."""
 
-    uses: int = 0
-    data: RangeOutcome = None
-    done: bool = False
-    request: RangeRequest | None = None
-    waiting: list[Fetch] = field(default_factory=list)
+    slots: Numbers
+    numbers: Numbers
+    at: Numbers
+
+
+class _Gathered(NamedTuple):
+    """Rows of an announced batch of some draws, and the ranges of each field.
+
+    A batch that is planned otherwise is gathered again.
+    """
+
+    draws: Rows
+    blobs: dict[str, BlobColumn]
+    wanted: dict[str, _Wanted]
 
 
 class Fetch:
-    """Pending bytes of one batch.
+    """Pending bytes of one field of a batch.
 
     Attributes:
-        missing: How many ranges have not arrived.
-        outcomes: The outcome of each sample, by slot, once it is done.
+        missing: How many requests have not been answered.
     """
 
-    def __init__(self, held: dict[int, list[_Held]]) -> None:
-        self._held = held
-        self._done = threading.Event()
+    def __init__(self, wanted: _Wanted, sizes: Numbers) -> None:
+        self.wanted, self._sizes = wanted, sizes
         self.missing = 0
-        self.outcomes: dict[int, SampleOutcome] = {}
+        self._done = threading.Event()
+        self._parts: tuple[Any, ...] = ()
+        self._failed: dict[int, FastdataError | None] = {}
+
+    @property
+    def size(self) -> int:
+        """The bytes of all ranges together."""
+        return int(self._sizes.sum())
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait at most ``timeout`` seconds; return whether every range arrived or failed."""
@@ -73,52 +84,47 @@ class Fetch:
         if not self.done():  # garbage may be collected while it is being set
             self._done.set()
 
-    def finish(self, release: Callable[[_Held, int], None]) -> None:
-        """Take all ranges, of which a use each is released; wake the waiting thread."""
-        self.outcomes = {slot: _outcome(ranges) for slot, ranges in self._held.items()}
-        for held in chain.from_iterable(self._held.values()):
-            if held.uses:  # none if it has turned out bad meanwhile
-                release(held, 1)
-        self._held = {}
+    def finish(self, answered: list[tuple[RangeRequest, int]]) -> None:
+        """Take the bytes of each range from its request and place there; wake the thread."""
+        slots, failed = self.wanted.slots.tolist(), self._failed
+        for slot, (request, place) in zip(slots, answered, strict=True):
+            if request.error is not None or place in request.wrong:
+                failed.setdefault(slot, request.error)
+        good = [at for at, slot in enumerate(slots) if slot not in failed]
+        found = [answered[at] for at in good]
+        begins = np.array([request.begins[place] for request, place in found], np.int64)
+        self._parts = good, [request.data[place] for request, place in found], begins
         self._done.set()
 
+    def attach(
+        self, extents: _native.Extents, where: Rows | None = None
+    ) -> dict[int, FastdataError | None]:
+        """Attach the bytes to their extents; return why others failed, by slot; None: wrong bytes.
 
-def _outcome(ranges: list[_Held]) -> SampleOutcome:
-    """Return the outcome of a sample from its ranges."""
-    for held in ranges:
-        if not isinstance(held.data, bytes):
-            return held.data
-    first, last = ranges[0], ranges[-1]
-    if first is last:
-        return first.data
-    assert isinstance(first.data, bytes)
-    assert isinstance(last.data, bytes)
-    return JpegParts(first.data, last.data, last.start - first.start)
-
-
-class _Gathered(NamedTuple):
-    """Rows of an announced batch of some draws, and the ranges of each field's samples, by slot.
-
-    A batch that is planned otherwise is gathered again.
-    """
-
-    draws: Rows
-    blobs: dict[str, BlobColumn]
-    held: dict[str, dict[int, list[_Held]]]
+        ``where`` has the place in the extents of each slot; None if they are the same.
+        """
+        if not self._parts:  # cancelled
+            return {}
+        good, data, starts = self._parts
+        slots, _, at = self.wanted
+        sizes = self._sizes[good]
+        slots = slots[good] if where is None else where[slots[good]]
+        extents.attach_parts(slots, data, starts, starts + sizes, at[good])
+        if where is None:
+            return self._failed
+        return {int(where[slot]): error for slot, error in self._failed.items()}
 
 
 class RemotePass:
-    """Prefetcher of one pass's samples into memory; for one process.
+    """Prefetcher of a pass, in the order of its batches; a loader has its own.
 
-    It fetches the sample needed next, together with its neighbours among the announced samples. It
-    pauses when ``memory`` bytes are held, unless a batch waits. It announces half as many bytes
-    more, so that it finds neighbours even then. With a cache folder, it fills the pieces of all
-    announced samples and holds few samples. Without one, it fetches only those rows of large JPEGs
-    that their crops need.
+    The consumer's thread runs the sampler a bounded number of bytes ahead and announces the
+    batches. The reader's threads plan and make the requests. One lock guards the data that they
+    share. Fetching and decoding meet in `Fetch`.
 
     Args:
-        source: The rows.
-        ranges_of: Returns the byte ranges of gathered samples (`FetchedSource.ranges_of`).
+        source: The source of the rows, for `Source.gather`.
+        ranges_of: Returns the ranges of gathered samples (`FetchedSource.ranges_of`).
         reader: Reads them.
         cache: Holds them.
         options: The source's options.
@@ -128,7 +134,7 @@ class RemotePass:
     def __init__(
         self,
         source: Source,
-        ranges_of: Callable[..., dict[int, list[Wanted]]],
+        ranges_of: Callable[..., SampleRanges],
         reader: RangeReader,
         cache: RangeCache | None,
         options: RemoteOptions,
@@ -140,18 +146,16 @@ class RemotePass:
         self._schedule, self._number, self._bad, plan_fetches, self._fields = request
         # A cache folder holds whole pieces, so fetching rows alone saves nothing.
         self._plan_fetches = plan_fetches if self._cache is None else None
-        self._memory = self._options.memory
-        self._reach = self._memory + self._memory // 2
+        #: Bytes that are announced ahead, and those that are under way or in memory.
+        self._reach = self._memory = self._options.memory
         self._most_pieces = 0
-        self._most_requests: float = self._options.concurrency
         if self._cache is not None:
-            self._most_requests = math.inf  # the cache and the reader limit downloads
             self._reach = min(self._memory, self._cache.limit // 4)
             self._memory = min(self._reach, _HELD_OF_CACHE)
             # Prefetched pieces must not evict each other.
             self._most_pieces = max(self._cache.limit // (2 * self._options.piece_bytes), 2)
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = threading.Event()
         # Whether the first batches are being announced: planned one by one, they would not share
         # requests.
         self._is_filling = True
@@ -159,35 +163,29 @@ class RemotePass:
         self._next = 0
         # By the number of the batch, until the next one is taken.
         self._gathered: dict[int, _Gathered] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._before = replace(self._reader.counts)
         self._cache_before = (0, 0) if self._cache is None else self._cache.counts()
         self._needed = 0
-        # Bad samples that were already released.
-        self._gone = set(self._bad)
-        #: Bytes of samples that are announced and not taken.
-        self._announced = 0
-        self._peak = 0
-        # By key.
-        self._known: dict[Hashable, _Held] = {}
-        # In the order in which batches need them.
-        self._unplanned: dict[Hashable, _Held] = {}
+        self._known = Announced(max(self._memory // _EACH, 1))
+        self._urgent: deque[RangeRequest] = deque()
         self._queue: deque[RangeRequest] = deque()
-        self._urgent: list[_Held] = []
-        self._begun: list[RangeRequest] = []
-        self._under_way = 0
-        #: Bytes under way or in memory.
-        self._outstanding = 0
+        #: `Announced.released` at which to plan again.
+        self._plan_at = 0
+        self._is_woken = False
+        #: Bytes under way or in memory, and most of them.
+        self._outstanding = self._peak = 0
         # Known samples in each piece of the cache folder.
         self._pieces: Counter[Piece] = Counter()
-        self._new_pieces: list[Piece] = []
+        # Those that no request is filling, in the order of the batches.
+        self._new_pieces: dict[Piece, None] = {}
+        self._filling = 0
 
     # Called in the consumer's thread.
 
     def look_ahead(self) -> None:
         """Announce later batches."""
         for number in [one for one in self._gathered if one < self._schedule.taken - 1]:
-            del self._gathered[number]
+            self._forget(self._gathered.pop(number).wanted.values())
         self._next = max(self._next, self._schedule.taken)
         # Run the sampler in the consumer's thread: it may not expect another.
         while self._is_near() and (drawn := self._schedule.ahead(self._next)) is not None:
@@ -200,11 +198,11 @@ class RemotePass:
         few = self._cache is None or len(self._pieces) < self._most_pieces
         # Samples may lack all of the fields, or none may be asked for.
         few = few and self._next - self._schedule.taken < _MOST_COMING * len(self._fields)
-        return few and self._announced < self._reach
+        return few and self._known.ahead < self._reach
 
     def _announce_batch(self, draws: Rows) -> None:
         """Announce the next batch."""
-        batch, number, self._next = draws, self._next, self._next + 1
+        number, self._next = self._next, self._next + 1
         if self._bad:
             good = [number not in self._bad for number in self._number(draws).tolist()]
             draws = draws[good]
@@ -212,98 +210,109 @@ class RemotePass:
             blobs = self._source.gather(self._number(draws), self._fields).blobs
         except FastdataError:
             return  # the batch itself will raise it
-        wanted = {name: self._wanted(one.extents, draws, name) for name, one in blobs.items()}
-        held: dict[str, dict[int, list[_Held]]] = {name: {} for name in wanted}
+        ranges = {name: self._ranges(one.extents, draws, name) for name, one in blobs.items()}
         with self._lock:
-            for slot in range(len(draws)):
-                for name, of_field in wanted.items():
-                    if slot in of_field:
-                        held[name][slot] = [self._announce(one) for one in of_field[slot]]
-            if len(draws) == len(batch):
-                self._gathered[number] = _Gathered(batch, blobs, held)
+            wanted = {name: self._announce(one) for name, one in ranges.items()}
+            self._gathered[number] = _Gathered(draws, blobs, wanted)
 
-    def _wanted(self, extents: _native.Extents, draws: Rows, field: str) -> dict[int, list[Wanted]]:
-        """Return the ranges of a field that draws need, by slot."""
+    def _ranges(self, extents: _native.Extents, draws: Rows, field: str) -> SampleRanges:
+        """Return the ranges of a field that draws need."""
         fetches = None
         if self._plan_fetches is not None and field == "image":
             fetches = self._plan_fetches(extents, draws)
-        return self._ranges_of(extents, self._number(draws), draws, fetches, field)
+        found = self._ranges_of(extents, self._number(draws), draws, fetches)
+        own = list(self._fields).index(field)
+        return found._replace(keys=found.keys * len(self._fields) + own)
 
-    def _announce(self, one: Wanted) -> _Held:
-        """Note that a batch will need a range; the caller holds the lock."""
-        held = self._known.get(one.key)
-        if held is None:
-            held = _Held(one.number, one.file, one.start, one.stop, one.check, one.key)
-            self._known[one.key] = self._unplanned[one.key] = held
-            if self._cache is not None:
-                for piece in self._cache.pieces(one.file, one.start, one.stop):
-                    self._pieces[piece] += 1
-                    if self._pieces[piece] == 1:
-                        self._new_pieces.append(piece)
-        held.uses += 1
-        self._announced += held.size
-        return held
+    def _announce(self, wanted: SampleRanges) -> _Wanted:
+        """Note that a batch will need some ranges; the caller holds the lock."""
+        numbers, new = self._known.add(wanted)
+        for number in new:
+            for piece in self._pieces_of(number):
+                self._pieces[piece] += 1
+                if self._pieces[piece] == 1:
+                    self._new_pieces[piece] = None
+        return _Wanted(wanted.slots, numbers, wanted.at)
 
-    def _leave_out(self, bad: set[int]) -> None:
-        """Release announced samples that have turned out bad: batches skip them."""
-        self._gone |= bad
+    def _forget(self, announced: Iterable[_Wanted]) -> None:
+        """Release ranges that no batch will take: it was planned otherwise, or failed."""
         with self._lock:
-            self._gathered.clear()  # they have ranges that are released here
-            for held in [held for held in self._known.values() if held.number in bad]:
-                self._release(held, held.uses)
+            for wanted in announced:
+                self._release(wanted.numbers)
 
-    def _release(self, held: _Held, uses: int) -> None:
-        """Drop uses of a range, and free it after the last; the caller holds the lock."""
-        held.uses -= uses
-        self._announced -= uses * held.size
-        if held.uses:
-            return
-        del self._known[held.key]
-        self._unplanned.pop(held.key, None)
-        if isinstance(held.data, bytes):
-            self._outstanding -= held.size
-        if self._cache is not None:
-            for piece in self._cache.pieces(held.file, held.start, held.stop):
+    def _pieces_of(self, number: int) -> list[Piece]:
+        """Return the pieces of the cache that hold a range; also one that was just released."""
+        if self._cache is None:
+            return []
+        (start,), (stop,) = (self._known.column(name, [number]) for name in ("start", "stop"))
+        file = self._known.files[number]
+        assert file is not None
+        return self._cache.pieces(file, int(start), int(stop))
+
+    def _release(self, numbers: Numbers) -> None:
+        """Drop a use of known ranges, and free them after the last; with the lock held."""
+        for number, request in self._known.release(numbers):
+            for piece in self._pieces_of(number):
                 self._pieces[piece] -= 1
                 if not self._pieces[piece]:
                     del self._pieces[piece]
+                    self._new_pieces.pop(piece, None)
+            if request is not None:
+                request.left -= 1
+                if not request.left and request.is_done:
+                    self._outstanding -= request.size
 
     def fetch(self, draws: Rows, field: str = "image") -> tuple[BlobColumn, Fetch]:
         """Return where one field of a batch lies; request its bytes, and announce later batches."""
-        if len(self._bad) != len(self._gone):
-            self._leave_out(set(self._bad) - self._gone)
         taken = self._schedule.taken
         if self._next < taken:
             # The consumer waits for the first batch: its requests carry no neighbours for later
             # batches, and start before those are announced.
             self._next = taken - 1
             self._announce_batch(draws)
-            with self._lock:
-                self._plan()
-        gathered, held = self._gathered.get(taken - 1), None
-        if gathered is None or not np.array_equal(gathered.draws, draws):
-            blobs = self._source.gather(self._number(draws), [field]).blobs[field]
+        gathered = self._gathered.get(taken - 1)
+        wanted = None if gathered is None else gathered.wanted.pop(field, None)
+        if gathered is not None and wanted is not None and np.array_equal(gathered.draws, draws):
+            blobs = gathered.blobs[field]
         else:
-            blobs, held = gathered.blobs[field], gathered.held.pop(field, None)
-        wanted = self._wanted(blobs.extents, draws, field) if held is None else {}
+            blobs = self._source.gather(self._number(draws), [field]).blobs[field]
+            ranges, announced = self._ranges(blobs.extents, draws, field), wanted
+            with self._lock:
+                wanted = self._announce(ranges)
+            self._forget([] if announced is None else [announced])
         with self._lock:
-            if held is None:
-                held = {
-                    slot: [self._known.get(one.key) or self._announce(one) for one in ranges]
-                    for slot, ranges in wanted.items()
-                }
-            self._needed += sum(one.size for ranges in held.values() for one in ranges)
-            fetch = Fetch(held)
-            for one in chain.from_iterable(held.values()):
-                if not one.done:
-                    fetch.missing += 1
-                    one.waiting.append(fetch)
-                    self._urgent.append(one)
-            if not fetch.missing:
-                fetch.finish(self._release)
+            numbers = wanted.numbers
+            known = self._known
+            fetch = Fetch(wanted, known.column("stop", numbers) - known.column("start", numbers))
+            self._needed += fetch.size
+            self._hurry(fetch)
         self._wake()
         self.look_ahead()
         return blobs, fetch
+
+    def _hurry(self, fetch: Fetch) -> None:
+        """Make the requests of a batch the next ones; the caller holds the lock."""
+        numbers, requests = fetch.wanted.numbers, self._known.requests
+        unplanned = numbers[self._known.column("member", numbers) < 0]
+        if len(unplanned):
+            self._plan(unplanned)
+        for request in {requests[number] for number in numbers.tolist()} - {None}:
+            if not request.is_done:
+                fetch.missing += 1
+                request.waiting.append(fetch)
+                if not request.is_begun:
+                    self._begin(request)
+                    self._urgent.append(request)
+        if not fetch.missing:
+            self._finish(fetch)
+
+    def _finish(self, fetch: Fetch) -> None:
+        """Hand a batch its bytes, and release its ranges; the caller holds the lock."""
+        numbers, requests = fetch.wanted.numbers, self._known.requests
+        members = self._known.column("member", numbers).tolist()
+        found: Any = zip(map(requests.__getitem__, numbers.tolist()), members, strict=True)
+        fetch.finish(list(found))
+        self._release(numbers)
 
     def stats(self) -> RemoteStats:
         """Return the statistics of this pass."""
@@ -315,6 +324,7 @@ class RemotePass:
             retries=now.retries - before.retries,
             refetched=now.refetched - before.refetched,
             memory_peak=self._peak,
+            client=self._reader.client,
         )
         if self._cache is None:
             return stats
@@ -324,134 +334,110 @@ class RemotePass:
         return stats._replace(cache_reads=reads, cache_fills=fills, cache_bytes=self._cache.used)
 
     def close(self) -> None:
-        """Cancel all requests under way.
+        """Begin no more requests; those under way end on their own.
 
         It takes no lock: garbage is collected anywhere, also by a thread that holds this one.
         """
-        self._closed = True
-        self._reader.loop.call_soon_threadsafe(self._cancel)
-
-    # Run on the event loop.
+        self._closed.set()
 
     def _wake(self) -> None:
-        self._reader.loop.call_soon_threadsafe(self._pump)
+        """Let a thread of the reader look for work."""
+        if not self._is_woken:
+            self._is_woken = True
+            self._reader.workers.submit(self._work, self._closed)
 
-    def _cancel(self) -> None:
+    # Run on the reader's threads.
+
+    def _work(self) -> None:
+        """Do what there is to do: make requests, fill pieces."""
+        self._is_woken = False
+        workers, done = self._reader.workers, None
+        with suppress(ClosedError):
+            while (task := self._next_task(done)) is not None:
+                if workers.idle and (self._urgent or self._queue or self._new_pieces):
+                    self._wake()  # another thread may find more
+                done = task()
+                if workers.waiting and not self._is_woken:  # others come first
+                    self._settle(done)
+                    self._wake()
+                    return
+
+    def _settle(self, done: RangeRequest | None) -> None:
         with self._lock:
-            self._known.clear()
-            self._unplanned.clear()
-            self._gathered.clear()
-            self._queue.clear()
-            self._urgent.clear()
-        for task in list(self._tasks):
-            task.cancel()
+            self._end(done)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._reader.loop.create_task(work)
-        self._tasks.add(task)  # asyncio holds only a weak reference
-        task.add_done_callback(self._tasks.discard)
-
-    def _pump(self) -> None:
-        """Start as many requests as limits allow."""
+    def _next_task(self, done: RangeRequest | None) -> Callable[[], RangeRequest | None] | None:
+        """End a request; return the next thing to do, None if there is none, or no room."""
         with self._lock:
-            if self._closed:
+            self._end(done)
+            if self._closed.is_set():
+                return None
+            if self._urgent:
+                return partial(self._run, self._urgent.popleft())
+            filled = len(self._pieces) - len(self._new_pieces)
+            if self._new_pieces and self._filling < _MOST_FILLS and filled < self._most_pieces:
+                self._filling += 1
+                piece = next(iter(self._new_pieces))
+                del self._new_pieces[piece]
+                return partial(self._fill, piece)
+            while self._queue and (self._queue[0].is_begun or not self._queue[0].left):
+                self._queue.popleft()
+            if not self._queue and not self._is_filling:
+                self._plan()
+            room = self._memory - self._outstanding
+            if self._queue and (self._queue[0].size <= room or not self._outstanding):
+                self._begin(self._queue[0])
+                return partial(self._run, self._queue.popleft())
+        return None
+
+    def _plan(self, needed: Numbers | None = None) -> None:
+        """Plan requests for known ranges, or for ranges that are needed now."""
+        known, soon = self._known, self._memory // 2
+        if needed is None:
+            if known.released < self._plan_at:
                 return
-            pieces, self._new_pieces = self._new_pieces, []
-            for piece in pieces:
-                self._start(self._fill(piece))
-            self._start_urgent()
-            while self._under_way < self._most_requests and (
-                self._queue or (not self._is_filling and self._plan())
-            ):
-                room = self._memory - self._outstanding
-                if self._queue[0].size > room and self._outstanding:
-                    break
-                self._begin(self._queue.popleft())
-            if self._begun:
-                begun, self._begun = self._begun, []
-                self._start(self._run_all(begun))
-
-    async def _fill(self, piece: Piece) -> None:
-        assert self._cache is not None
-        with suppress(Exception):  # reading the piece raises the error again
-            await self._cache.ensure(piece)
-
-    def _start_urgent(self) -> None:
-        """Start requests that a batch waits for, even beyond the memory limit."""
-        urgent, self._urgent = self._urgent, []
-        unplanned = {held.key for held in urgent if held.key in self._unplanned}
-        if unplanned:
-            self._plan(unplanned)
-        for held in urgent:
-            request = held.request
-            if request is not None and not held.done and request in self._queue:
-                self._queue.remove(request)
-                self._begin(request)
-
-    def _plan(self, needed: Set[Hashable] = frozenset()) -> bool:
-        """Plan requests for announced ranges; return whether any are queued.
-
-        Ranges whose keys are ``needed`` are requested now.
-        """
-        options = self._options
-        far = [self._unplanned[key] for key in needed]
-        coming, reach = self._unplanned.values(), self._memory // 2
-        for request in plan(coming, reach, options.merge_gap, options.max_request, far):
-            for held in request.members:
-                held.request = request
-                del self._unplanned[held.key]
+            self._plan_at = known.released + soon // 8
+        unplanned = known.unplanned()
+        distances = known.column("position", unplanned) - known.released
+        if needed is not None:
+            soon = -known.farthest - 1
+            distances[np.isin(unplanned, needed)] = soon
+        options, ranges = self._options, known.ranges(unplanned)
+        for members in plan(ranges, distances, soon, options.merge_gap, options.max_request):
+            request = ranges.request(members)
+            known.put(unplanned[members], request)
             self._queue.append(request)
-        return bool(self._queue)
 
     def _begin(self, request: RangeRequest) -> None:
-        self._under_way += 1
+        request.is_begun = True
+        if self._cache is not None:
+            for piece in self._cache.pieces(request.file, request.start, request.stop):
+                self._new_pieces.pop(piece, None)
         self._outstanding += request.size
         self._peak = max(self._peak, self._outstanding)
-        self._begun.append(request)
 
-    async def _run_all(self, requests: list[RangeRequest]) -> None:
-        """Run requests concurrently; one thread reads those that the cache folder has.
-
-        A thread per request would cost a tenth of an image's total time.
-        """
-        present: list[bytes | None] = [None] * len(requests)
-        cache = self._cache
-        if cache is not None:
-            places = [(one.file, one.start, one.stop) for one in requests]
-            present = await asyncio.to_thread(lambda: [cache.read_present(*one) for one in places])
-        for request, data in zip(requests, present, strict=True):
-            self._start(self._run(request, data))
-
-    async def _run(self, request: RangeRequest, present: bytes | None) -> None:
-        wrong: list[_Held] = []
-        error: FastdataError | None = None
-        got: dict[Hashable, bytes] = {}
-
-        def take(held: _Held, data: bytes) -> None:
-            got[held.key] = data
-
+    def _fill(self, piece: Piece) -> None:
+        assert self._cache is not None
         try:
-            wrong = await read_checked(self._reader, self._cache, request, take, present)
-        except FastdataError as raised:
-            error = raised
-        except Exception as raised:  # else the batch would wait for ever
-            what = f"fetching failed: {describe_error(raised)}"
-            error = RemoteError(what, "Please report this.")
-        with self._lock:
-            self._under_way -= 1
+            with suppress(Exception):  # reading the piece raises the error again
+                self._cache.ensure(piece)
+        finally:
+            with self._lock:
+                self._filling -= 1
+
+    def _run(self, request: RangeRequest) -> RangeRequest:
+        read_checked(self._reader, self._cache, request)
+        return request
+
+    def _end(self, request: RangeRequest | None) -> None:
+        """Give a request's bytes, or error, to what waits for it; the caller holds the lock."""
+        if request is None or self._closed.is_set():
+            return
+        request.is_done = True
+        if not request.left:
             self._outstanding -= request.size
-            if self._closed:
-                return
-            for held in request.members:
-                data = got.get(held.key)
-                held.data = data if data is not None or held in wrong else error
-                held.done = True
-                held.request = None
-                if data is not None and held.uses:
-                    self._outstanding += held.size
-                for fetch in held.waiting:
-                    fetch.missing -= 1
-                    if not fetch.missing:
-                        fetch.finish(self._release)
-                held.waiting = []
-        self._pump()
+        for fetch in request.waiting:
+            fetch.missing -= 1
+            if not fetch.missing:
+                self._finish(fetch)
+        request.waiting = []

@@ -1,53 +1,162 @@
-"""Plans of requests: neighbouring byte ranges are merged, and the next ones come first."""
+"""Byte ranges of remote files, and plans of requests: one for neighbours, the next ones first."""
 
 from __future__ import annotations
 
-import asyncio
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from fastdata import _native
-from fastdata._native import crc32c
-from fastdata.errors import FastdataError, OutageError
-from fastdata.storage.source import Source
+from fastdata.errors import FastdataError
+from fastdata.remote.workers import ClosedError, sleep
 
 T = TypeVar("T")
+Numbers: TypeAlias = npt.NDArray[np.int64]
 #: Most bytes between merged neighbours, as a part of the bytes needed.
 _WASTE = 1 / 32
 #: Parts to fetch of samples that are fetched in part, by slot: `_native.Extents.plan_fetches`.
 Fetches: TypeAlias = Mapping[int, Sequence[int]]
 #: Problem of a sample whose checksum is wrong.
 WRONG_BYTES = "its bytes have changed since it was packed, and fetching again did not help"
-
-
-class JpegParts(NamedTuple):
-    """Bytes of a JPEG that its crop needs, for `_native.Extents.attach`.
-
-    ``header`` has its first bytes, ``rows`` the bytes of some rows of MCUs, which begin ``at`` an
-    offset.
-    """
-
-    header: bytes
-    rows: bytes
-    at: int
+#: `Ranges.checks` of a range that has no checksum.
+UNCHECKED = -1
 
 
 class FileRef(NamedTuple):
-    """Remote file that holds samples; pieces in a cache folder have names with ``tag``."""
+    """Remote file that holds samples; pieces in a cache folder have names with ``tag``.
+
+    ``place`` is its number among a dataset's files, below 0 for the file of a single sample.
+    """
 
     url: str
     size: int
     tag: str
+    place: int = -1
 
 
 #: A piece of a file in a cache folder, or a row group of a table, by its number.
 Piece: TypeAlias = tuple[FileRef, int]
 
 
+@dataclass(eq=False)
+class Ranges:
+    """Byte ranges to read: samples of a dataset, or parts of them. Arrays are int64, (N,).
+
+    Attributes:
+        files: The file of each.
+        places: `FileRef.place` of each.
+        starts: Its first byte.
+        stops: The byte after its last one.
+        checks: CRC-32C of each, or `UNCHECKED`.
+        sound: Functions that return whether bytes are right, by the number of the range.
+    """
+
+    files: list[FileRef]
+    places: Numbers
+    starts: Numbers
+    stops: Numbers
+    checks: Numbers
+    sound: dict[int, Callable[[Any], bool]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def request(self, members: Numbers) -> RangeRequest:
+        """Return the request for some ranges, which are of one file and ascend."""
+        sound = {}
+        if self.sound:
+            numbers = enumerate(members.tolist())
+            sound = {at: self.sound[one] for at, one in numbers if one in self.sound}
+        starts, stops = self.starts[members], self.stops[members]
+        return RangeRequest(self.files[members[0]], starts, stops, self.checks[members], sound)
+
+
+class SampleRanges(NamedTuple):
+    """Ranges of gathered samples. Arrays are int64, (N,).
+
+    Attributes:
+        ranges: The ranges.
+        slots: The slot of the sample that each belongs to.
+        at: The first byte of each in its sample; below 0 if it is the whole sample.
+        keys: Numbers that are equal for equal ranges of one field.
+    """
+
+    ranges: Ranges
+    slots: Numbers
+    at: Numbers
+    keys: Numbers
+
+
+@dataclass(eq=False)
+class RangeRequest:
+    """Byte ranges of a file that are requested together; starts ascend. See `Ranges`.
+
+    Attributes:
+        data: The buffer that has each range's bytes, once they have come.
+        begins: Where they begin in it.
+        wrong: Places of the ranges whose bytes are wrong.
+        error: Why none has come.
+        left: How many ranges a pass still needs.
+        waiting: What waits for it.
+    """
+
+    file: FileRef
+    starts: Numbers
+    stops: Numbers
+    checks: Numbers
+    sound: dict[int, Callable[[Any], bool]]
+    data: list[Any] = field(default_factory=list)
+    begins: list[int] = field(default_factory=list)
+    wrong: Collection[int] = ()
+    error: FastdataError | None = None
+    left: int = 0
+    is_begun: bool = False
+    is_done: bool = False
+    waiting: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.start, self.stop = int(self.starts[0]), int(self.stops.max())
+        self.left = len(self.starts)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes."""
+        return self.stop - self.start
+
+    def part(self, places: list[int]) -> RangeRequest:
+        """Return the request for some of its ranges."""
+        sound = {at: self.sound[one] for at, one in enumerate(places) if one in self.sound}
+        arrays = self.starts[places], self.stops[places], self.checks[places]
+        return RangeRequest(self.file, *arrays, sound)
+
+    def take(self, data: Any) -> list[int]:
+        """Take the request's bytes; return the places of the ranges that are wrong."""
+        begins = self.starts - self.start
+        self.data, self.begins = [data] * len(self), begins.tolist()
+        wrong: list[int] = _native.wrong_parts(data, begins, self.stops - self.start, self.checks)
+        if self.sound:
+            view = memoryview(data)
+            for at, is_sound in self.sound.items():
+                stop = int(self.stops[at]) - self.start
+                if not is_sound(view[self.begins[at] : stop]):
+                    wrong.append(at)
+        return wrong
+
+
 class RangeCache(ABC):
     """Ranges of remote files that one process holds: pieces in a folder, or row groups in memory.
+
+    Several threads of a reader may call it at once.
 
     Attributes:
         only: Whether bytes cannot be read in another way.
@@ -62,47 +171,48 @@ class RangeCache(ABC):
     peak = 0
 
     def __init__(self) -> None:
-        self._running: dict[Piece, asyncio.Task[Any]] = {}
+        self._lock = threading.Lock()
+        self._running: dict[Piece, Future[Any]] = {}
+        self._reads = self._fills = 0
 
-    async def _once(self, piece: Piece, work: Callable[[Piece], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of work on a piece, which runs once for all who wait for it."""
-        task = self._running.get(piece)
-        if task is None:
-            task = self._running[piece] = asyncio.get_running_loop().create_task(work(piece))
-
-            def end(done: asyncio.Task[Any]) -> None:
-                del self._running[piece]
-                if not done.cancelled():
-                    # The waiter re-raises it; silence asyncio's "never retrieved" warning.
-                    done.exception()
-
-            task.add_done_callback(end)
-        # A cancelled waiter must not cancel it for the others.
-        result: T = await asyncio.shield(task)
-        return result
-
-    @abstractmethod
     def counts(self) -> tuple[int, int]:
         """Return the statistics ``cache_reads`` and ``cache_fills`` of `RemoteStats`."""
+        return self._reads, self._fills
+
+    def _once(self, piece: Piece, work: Callable[[Piece], T]) -> T:
+        """Return the result of work on a piece, which one thread does for all that wait for it.
+
+        All of them raise its error. If that thread's pass is closed, another thread does the work.
+        """
+        while True:
+            with self._lock:
+                is_mine = piece not in self._running
+                outcome: Future[T] = self._running.setdefault(piece, Future())
+            if is_mine:
+                try:
+                    outcome.set_result(work(piece))
+                except BaseException as error:
+                    outcome.set_exception(error)
+                with self._lock:
+                    del self._running[piece]
+            with suppress(ClosedError):
+                return outcome.result()
+            sleep(0.001)  # raises ClosedError if this thread's pass is closed too
 
     @abstractmethod
     def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
         """Return the pieces that hold a byte range."""
 
     @abstractmethod
-    def read_present(self, file: FileRef, start: int, stop: int) -> bytes | None:
-        """Return a byte range, or None unless all its pieces are held; call it from any thread."""
-
-    @abstractmethod
-    async def read(self, file: FileRef, start: int, stop: int) -> bytes:
-        """Return a byte range from its pieces, and fill missing ones; runs on the loop.
+    def read(self, file: FileRef, start: int, stop: int) -> Any:
+        """Return a byte range from its pieces, as a buffer, and fill missing ones; block.
 
         Raise RemoteError if it cannot be fetched, DatasetError if a piece cannot be stored or
         decoded.
         """
 
     @abstractmethod
-    async def ensure(self, piece: Piece) -> None:
+    def ensure(self, piece: Piece) -> None:
         """Fill a missing piece, if there is room; raises as `read` does."""
 
     @abstractmethod
@@ -110,134 +220,51 @@ class RangeCache(ABC):
         """Remove the pieces that hold a byte range, because its bytes are wrong."""
 
 
-@dataclass(slots=True, eq=False)
-class Wanted:
-    """Byte range to read: a sample of a dataset, or a part of one.
-
-    ``check`` is its CRC-32C, or a function that returns whether bytes are right. ``key`` is the
-    number of a whole sample, or a draw and a part.
-    """
-
-    number: int
-    file: FileRef
-    start: int
-    stop: int
-    check: int | Callable[[bytes], bool]
-    key: Hashable = None
-
-    def __post_init__(self) -> None:
-        if self.key is None:
-            self.key = self.number
-
-    def is_right(self, data: bytes) -> bool:
-        """Return whether these bytes equal those that were packed."""
-        return crc32c(data) == self.check if isinstance(self.check, int) else self.check(data)
-
-    @property
-    def size(self) -> int:
-        """Its length in bytes."""
-        return self.stop - self.start
-
-
-@dataclass(slots=True, eq=False)
-class RangeRequest:
-    """Byte range to request, which holds one or more neighbours: `Wanted`."""
-
-    file: FileRef
-    start: int
-    stop: int
-    members: list[Any] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        """Its length in bytes."""
-        return self.stop - self.start
-
-
 def merge(
-    wanted: Iterable[Any], merge_gap: int, max_request: int, waste: float = _WASTE
-) -> list[RangeRequest]:
-    """Return the requests for some samples; neighbours with small gaps share one.
+    ranges: Ranges, merge_gap: int, max_request: int, waste: float = _WASTE
+) -> tuple[Numbers, Numbers]:
+    """Return the ranges in the order of requests, and where there each request begins.
 
-    ``merge_gap`` limits the bytes between two neighbours; ``waste`` limits the unneeded bytes of a
-    request, as a part of the needed ones.
+    Neighbours with small gaps share a request. ``merge_gap`` limits the bytes between two of them;
+    ``waste`` limits the unneeded bytes of a request, as a part of the needed ones. ``max_request``
+    limits the bytes of a request of several.
     """
-    requests: list[RangeRequest] = []
-    needed = wasted = 0
-    for one in sorted(wanted, key=lambda one: (one.file.url, one.start)):
-        last = requests[-1] if requests else None
-        if last is not None and last.file.url == one.file.url:
-            gap = max(one.start - last.stop, 0)
-            if (
-                gap <= merge_gap
-                and wasted + gap <= waste * (needed + one.size)
-                and max(one.stop, last.stop) - last.start <= max_request
-            ):
-                last.stop = max(last.stop, one.stop)
-                last.members.append(one)
-                needed += one.size
-                wasted += gap
-                continue
-        requests.append(RangeRequest(one.file, one.start, one.stop, [one]))
-        needed, wasted = one.size, 0
-    return requests
+    order = np.lexsort((ranges.starts, ranges.places))
+    places, starts, stops = ranges.places[order], ranges.starts[order], ranges.stops[order]
+    joins = (places[1:] == places[:-1]) & (places[1:] >= 0)
+    runs = np.flatnonzero(~(joins & (starts[1:] - stops[:-1] <= merge_gap))) + 1
+    begins = []
+    for first, end in zip([0, *runs.tolist()], [*runs.tolist(), len(order)], strict=True):
+        while end - first > 1:
+            begins.append(first)
+            most = first + int(np.searchsorted(starts[first:end], starts[first] + max_request))
+            tops = np.maximum.accumulate(stops[first:most])
+            gaps = np.maximum(starts[first + 1 : most] - tops[:-1], 0)
+            needed = np.cumsum(stops[first:most] - starts[first:most])[1:]
+            ends = (tops[1:] - starts[first] > max_request) | (gaps > merge_gap)
+            many = int(ends.argmax()) if ends.any() else len(ends)
+            # The longest that wastes little: a gap after small images weighs less in the end.
+            little = np.flatnonzero(np.cumsum(gaps[:many]) <= waste * needed[:many])
+            first += 2 + int(little[-1]) if len(little) else 1
+        if first < end:
+            begins.append(first)
+    return order, np.array(begins, np.int64)
 
 
 def plan(
-    coming: Iterable[Any], reach: int, merge_gap: int, max_request: int, needed: Iterable[Any] = ()
-) -> list[RangeRequest]:
-    """Return the next requests, in the order in which batches need them.
+    ranges: Ranges, distances: Numbers, soon: int, merge_gap: int, max_request: int
+) -> list[Numbers]:
+    """Return the ranges of each of the next requests, in the order in which batches need them.
 
-    The requests cover the next quarter of ``reach``, with neighbours from all of it. ``coming`` is
-    in the order of the batches. Ranges in ``needed`` come before all others.
+    A request is planned if it has a range at a distance, in bytes until it is needed, of at most
+    ``soon``.
     """
-    places: dict[Hashable, int] = {}
-    near: list[Any] = []
-    size = soon = 0
-    for one in coming:
-        places[one.key] = len(near)
-        near.append(one)
-        size += one.size
-        if size <= reach // 4:
-            soon = len(near)
-        if size >= reach:
-            break
-    for one in needed:
-        if one.key not in places:
-            near.append(one)
-        places[one.key] = -1
-    firsts = [
-        (min(places[one.key] for one in request.members), request)
-        for request in merge(near, merge_gap, max_request)
-    ]
-    firsts.sort(key=lambda pair: pair[0])
-    return [request for first, request in firsts if first <= soon]
-
-
-def attach_fetched(
-    fetched: Mapping[int, Any], extents: _native.Extents, source: Source, rows: Any
-) -> dict[int, FastdataError]:
-    """Attach fetched bytes to their extents; return the errors of other samples, by slot.
-
-    An outcome is bytes, parts, an error, or None for wrong bytes. ``rows`` are by slot, int64.
-    """
-    failed: dict[int, FastdataError] = {}
-    for slot, outcome in fetched.items():
-        row = int(rows[slot])
-        if isinstance(outcome, bytes):
-            extents.attach(slot, outcome)
-        elif isinstance(outcome, JpegParts):
-            extents.attach(slot, *outcome)
-        elif outcome is None:
-            failed[slot] = source.problem(row, WRONG_BYTES, "changed")
-        else:
-            what = f"sample {row} ({source.key(row)}): {outcome.what}"
-            failed[slot] = type(outcome)(what, outcome.hint)
-    return failed
-
-
-def raise_outage(failed: Mapping[int, FastdataError]) -> None:
-    """Raise the first OutageError among the errors of samples, which may be intact."""
-    for error in failed.values():
-        if isinstance(error, OutageError):
-            raise error
+    if not len(ranges):
+        return []
+    order, begins = merge(ranges, merge_gap, max_request)
+    firsts = np.minimum.reduceat(distances[order], begins)
+    chosen = np.flatnonzero(firsts <= soon)
+    chosen = chosen[np.argsort(firsts[chosen], kind="stable")]
+    begins = np.append(begins, len(order))
+    spans = zip(begins[chosen].tolist(), begins[chosen + 1].tolist(), strict=True)
+    return [order[begin:end] for begin, end in spans]

@@ -1,29 +1,32 @@
-"""Reader of remote byte ranges: concurrent, checked and retried."""
+"""Reader of remote byte ranges: several at once, checked and retried."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import lru_cache, partial
+from typing import Any
 
-from fastdata.errors import RemoteError
-from fastdata.remote.answers import SLOWEST, asking, require_length
+from fastdata.errors import RemoteError, warn
+from fastdata.remote.answers import SLOWEST, require_length
+from fastdata.remote.clients import FsspecClient, RangeClient
+from fastdata.remote.drivers import open_filesystem
+from fastdata.remote.object_stores import object_store_client
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.requests import call_driver, loop_of, run_on
-from fastdata.remote.retries import Patience, Retries
+from fastdata.remote.retries import Patience, Retries, describe_error
 from fastdata.remote.urls import is_url, redact
+from fastdata.remote.workers import ClosedError, Workers, sleep
 from fastdata.storage.files import read_extent
 
-if TYPE_CHECKING:
-    import fsspec
-
-T = TypeVar("T")
+#: Requests in a row, as multiples of those at once, that only fsspec could make.
+_DOUBTS = 3
 
 
 @dataclass
 class RangeCounts:
-    """Counters of a reader, updated on the event loop's thread alone."""
+    """Counters of a reader."""
 
     requests: int = 0
     bytes: int = 0
@@ -31,69 +34,121 @@ class RangeCounts:
     refetched: int = 0
 
 
-class RangeReader:
-    """Reader of byte ranges of remote files, several at once; for one process.
+class UnexplainedError(ConnectionError):
+    """Failure of a client that does not say why. Making the request again by fsspec does."""
 
-    Requests run on fsspec's event loop, in its own thread, and share the driver's connections.
-    ``fs`` is None if all files are on this machine.
+
+class RangeReader:
+    """Reader of byte ranges of remote files; for one process.
+
+    Args:
+        server: A URL of the files; a path if all of them are on this machine.
+        storage_options: Options of the driver.
+        options: How to read.
     """
 
     def __init__(
-        self,
-        fs: fsspec.AbstractFileSystem | None,
-        options: RemoteOptions,
-        patience: Patience | None = None,
+        self, server: str, storage_options: Mapping[str, Any], options: RemoteOptions
     ) -> None:
         self.options = options
         self.counts = RangeCounts()
         #: Shared by all passes under way; each new pass resets it.
-        self.patience = patience or Patience(options.patience)
-        self._fs = fs
-        #: Event loop of all requests.
-        self.loop = loop_of(fs)
-        self._slots = asyncio.Semaphore(options.concurrency)
+        self.patience = Patience(options.patience)
+        #: Threads that make the requests.
+        self.workers = Workers(options.concurrency)
+        self._careful: RangeClient | None = None
+        self._fast: RangeClient | None = None
+        if is_url(server):
+            fs, _ = open_filesystem(server, storage_options)
+            self._careful = FsspecClient(fs)
+            self._fast = object_store_client(fs, server, storage_options)
+        self._lock = threading.Lock()
+        self._doubts = 0
 
-    async def read(self, url: str, start: int, stop: int) -> bytes:
-        """Read one range of a file that an index names; see `fetch`."""
+    @property
+    def client(self) -> str:
+        """Name of the client that reads, see `RangeClient`."""
+        client = self._fast or self._careful
+        return "" if client is None else client.name
+
+    def read(self, url: str, start: int, stop: int) -> Any:
+        """Return a range of a file that an index names, as a buffer; retry temporary errors.
+
+        It blocks; call it from `workers`. Raise RemoteError if there is no such file or the server
+        ignores ranges, OutageError after failing for too long, ClosedError if nobody wants it.
+        """
+        if start == stop:
+            return b""  # servers answer an empty range with the whole file, or an error
+        if not is_url(url):  # a column of an index on this machine of files behind URLs
+            return read_extent(url, start, stop - start)
+        what = f"{_shown(url)}: reading bytes {start} to {stop}"
+        seconds = self.options.timeout + (stop - start) / SLOWEST
+        retries = Retries(what, self.options.tries, self.patience)
+
+        def attempt() -> Any:
+            self._count(stop - start, bool(retries.failed))
+            fast = self._fast
+            if fast is None or retries.failed or not fast.reads(url):
+                assert self._careful is not None
+                data = self._careful.get(url, start, stop, seconds)
+                require_length(data, url, stop - start)
+                return data
+            try:
+                data = fast.get(url, start, stop, seconds)
+                require_length(data, url, stop - start)
+            except Exception as error:
+                raise UnexplainedError(describe_error(error)) from None
+            self._doubts = 0
+            return data
+
         try:
-            return await self.fetch(url, start, stop)
+            data = retries.call(attempt, sleep)
+            if retries.failed:
+                self._doubt()
+            return data
         except FileNotFoundError as error:
             raise RemoteError(
                 f"{error.filename}: the file is missing, though the index names it",
                 "Upload the dataset again.",
             ) from None
 
-    async def fetch(self, url: str, start: int, stop: int, state: int = 0) -> bytes:
-        """Read one range, and retry temporary errors; runs on `loop`.
+    def _count(self, size: int, again: bool) -> None:
+        with self._lock:
+            self.counts.requests += 1
+            self.counts.bytes += size
+            self.counts.retries += again
 
-        Raise FileNotFoundError if there is no such file, ChangedError if its state is another one
-        (0 accepts any), RemoteError if the server ignores ranges, OutageError after failing for too
-        long.
-        """
-        if start == stop:
-            return b""  # servers answer an empty range with the whole file, or an error
-        fs: Any = self._fs
-        what = f"{redact(url)}: reading bytes {start} to {stop}"
-        limit = self.options.timeout + (stop - start) / SLOWEST
-        retries = Retries(what, self.options.tries, self.patience)
+    def _doubt(self) -> None:
+        """Note that fsspec could read what the fast client could not; use fsspec after many."""
+        fast, self._doubts = self._fast, self._doubts + 1
+        if fast is not None and self._doubts > _DOUBTS * self.options.concurrency:
+            self._fast = None
+            warn(
+                f"{fast.name} cannot read this server, fsspec can; fsspec reads on, more slowly. "
+                "Please report this."
+            )
 
-        async def attempt() -> bytes:
-            data: bytes
-            self.counts.retries += bool(retries.failed)
-            async with self._slots:
-                self.counts.requests += 1
-                self.counts.bytes += stop - start
-                if not is_url(url):  # a column of an index on this machine of files behind URLs
-                    data = await asyncio.to_thread(read_extent, url, start, stop - start)
-                else:
-                    path, span = fs._strip_protocol(url), {"start": start, "end": stop}
-                    with asking(url, start, stop, state):
-                        data = await call_driver(fs, "cat_file", limit, path, **span)
-            require_length(data, url, stop - start)
-            return data
+    def run_all(self, works: Sequence[Callable[[], None]]) -> None:
+        """Run functions on the threads, until all have ended; Ctrl-C ends the waits of all."""
+        left, closed, done = len(works), threading.Event(), threading.Event()
 
-        return await retries.run(attempt)
+        def run(work: Callable[[], None]) -> None:
+            nonlocal left
+            with suppress(ClosedError):
+                work()
+            with self._lock:
+                left -= 1
+                if not left:
+                    done.set()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on `loop`, and return its result."""
-        return run_on(self.loop, work)
+        try:
+            for work in works:
+                self.workers.submit(partial(run, work), closed)
+            if works:
+                done.wait()
+        finally:
+            closed.set()
+
+
+#: `redact`, for the few files that are read again and again.
+_shown = lru_cache(maxsize=1024)(redact)

@@ -162,6 +162,18 @@ class Retries:
                 seconds = self.wait_after(error)
             await asyncio.sleep(seconds)
 
+    def call(self, attempt: Callable[[], T], sleep: Callable[[float], None]) -> T:
+        """Return the result of a blocking attempt, as `run` does."""
+        while True:
+            try:
+                result = attempt()
+                if self._patience is not None:
+                    self._patience.answered()
+                return result
+            except Exception as error:
+                seconds = self.wait_after(error)
+            sleep(seconds)
+
     def wait_after(self, error: Exception) -> float:
         """Return the seconds to wait before the next try; raise if there is none.
 

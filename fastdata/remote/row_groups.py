@@ -6,12 +6,12 @@ as memory suffices.
 
 from __future__ import annotations
 
-import asyncio
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -117,16 +117,6 @@ def _opened(table: ColumnGroups) -> tuple[LocalFile | RemotePath, pq.FileMetaDat
     return table.open()
 
 
-@dataclass(eq=False)
-class _DecodedGroup:
-    """Decoded row group."""
-
-    values: pa.ChunkedArray
-    first: int
-    size: int
-    used: int
-
-
 class RowGroups(RangeCache):
     """Row groups of a dataset's tables, as one process holds them.
 
@@ -139,15 +129,10 @@ class RowGroups(RangeCache):
     def __init__(self, tables: Mapping[str, ColumnGroups], reader: RangeReader, limit: int) -> None:
         super().__init__()
         self.limit = limit
-        self.used = self.peak = self._reads = self._decoded = 0
         self._tables, self._reader = tables, reader
-        self._clock = count()
-        self._held: dict[Piece, _DecodedGroup] = {}
+        self._held: OrderedDict[Piece, pa.ChunkedArray] = OrderedDict()  # last used last
         self._damaged: dict[Piece, DatasetError] = {}
-        self._slots = asyncio.Semaphore(_DECODING)
-
-    def counts(self) -> tuple[int, int]:
-        return self._reads, self._decoded
+        self._slots = threading.Semaphore(_DECODING)
 
     def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
         """See `RangeCache.pieces`; none for an empty value, or no table."""
@@ -156,65 +141,61 @@ class RowGroups(RangeCache):
             return []
         return [(file, table.group_of(start >> VALUE_BITS))]
 
-    def read_present(self, file: FileRef, start: int, stop: int) -> bytes | None:
+    def read(self, file: FileRef, start: int, stop: int) -> Any:
         for piece in self.pieces(file, start, stop):
-            group = self._held.get(piece)
-            if group is not None:
+            values = self._group(piece)
+            row, first = start >> VALUE_BITS, start & ((1 << VALUE_BITS) - 1)
+            at = row - int(self._tables[file.url].starts[piece[1]])
+            data = values[at].as_py() if at < len(values) else None
+            with self._lock:
                 self._reads += 1
-                return self._value(group, start, stop)
-        return None
+            return (data or b"")[first : first + stop - start]
+        return self._reader.read(file.url, start, stop)
 
-    async def read(self, file: FileRef, start: int, stop: int) -> bytes:
-        for piece in self.pieces(file, start, stop):
-            return self._value(await self._group(piece), start, stop)
-        return await self._reader.read(file.url, start, stop)
-
-    async def ensure(self, piece: Piece) -> None:
-        await self._group(piece)
+    def ensure(self, piece: Piece) -> None:
+        self._group(piece)
 
     def drop(self, file: FileRef, start: int, stop: int) -> None:
-        for piece in self.pieces(file, start, stop):
-            self._forget(piece)
+        with self._lock:
+            for piece in self.pieces(file, start, stop):
+                self._forget(piece)
 
-    def _value(self, group: _DecodedGroup, start: int, stop: int) -> bytes:
-        group.used = next(self._clock)
-        row, first = start >> VALUE_BITS, start & ((1 << VALUE_BITS) - 1)
-        at = row - group.first
-        data = group.values[at].as_py() if at < len(group.values) else None
-        return (data or b"")[first : first + stop - start]
+    def _find(self, piece: Piece) -> pa.ChunkedArray | None:
+        """Return a row group if it is held, which is a use of it."""
+        with self._lock:
+            if piece in self._held:
+                self._held.move_to_end(piece)
+            return self._held.get(piece)
 
-    async def _group(self, piece: Piece) -> _DecodedGroup:
+    def _group(self, piece: Piece) -> pa.ChunkedArray:
+        values = self._find(piece)
+        return self._once(piece, self._decode) if values is None else values
+
+    def _decode(self, piece: Piece) -> pa.ChunkedArray:
         if piece in self._damaged:
             raise self._damaged[piece]
-        group = self._held.get(piece)
-        if group is not None:
-            return group
-        return await self._once(piece, self._decode)
-
-    async def _decode(self, piece: Piece) -> _DecodedGroup:
-        file, number = piece
-        table = self._tables[file.url]
-        async with self._slots:
+        values = self._find(piece)
+        if values is not None:
+            return values  # another thread decoded it meanwhile
+        with self._slots:
             try:
-                values = await asyncio.to_thread(table.decode, number)
+                values = self._tables[piece[0].url].decode(piece[1])
             except DatasetError as error:
                 if type(error) in (CorruptionError, DatasetError):
                     self._damaged[piece] = error  # decode it once, not for each row
                 raise
-            size = values.get_total_buffer_size()
-            oldest = sorted(self._held, key=lambda held: self._held[held].used)
-            for held in oldest[: max(len(oldest) + 1 - _LEAST, 0)]:
-                if self.used + size <= self.limit:
-                    break
-                self._forget(held)
-            first = int(table.starts[number])
-            group = self._held[piece] = _DecodedGroup(values, first, size, next(self._clock))
+        size = values.get_total_buffer_size()
+        with self._lock:
+            while len(self._held) >= _LEAST and self.used + size > self.limit:
+                self._forget(next(iter(self._held)))
+            self._held[piece] = values
             self.used += size
             self.peak = max(self.peak, self.used)
-            self._decoded += 1
-        return group
+            self._fills += 1
+        return values
 
     def _forget(self, piece: Piece) -> None:
-        group = self._held.pop(piece, None)
-        if group is not None:
-            self.used -= group.size
+        """Free a row group if it is held; the caller holds the lock."""
+        values = self._held.pop(piece, None)
+        if values is not None:
+            self.used -= values.get_total_buffer_size()

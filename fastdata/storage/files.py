@@ -60,9 +60,9 @@ def remedy(error: OSError, hint: str) -> str:
     return MORE_FILES if is_too_many(error) else hint
 
 
-def open_file(path: str | os.PathLike[str], buffering: int = 0) -> Any:
+def open_file(path: str | os.PathLike[str], buffering: int = 0, more_flags: int = 0) -> Any:
     """Open a regular file as a Python file, unbuffered by default; see `open_descriptor`."""
-    return open(open_descriptor(path), "rb", buffering)
+    return open(open_descriptor(path, more_flags), "rb", buffering)
 
 
 def read_file(path: str | os.PathLike[str], most: int = -1) -> bytes:
@@ -249,7 +249,7 @@ def file_lock(
                         "End that process, if it hangs, and run this again.",
                     ) from None
             # The holder unlinked this file: retry on the new inode.
-            if not _is_open_file(path, file.fileno()):
+            if not is_open_file(path, file.fileno()):
                 continue
             try:
                 yield partial(os.utime, file.fileno())
@@ -319,7 +319,8 @@ def _refuse_foreign(path: Path, owner: int) -> None:
         )
 
 
-def _is_open_file(path: Path, descriptor: int) -> bool:
+def is_open_file(path: Path, descriptor: int) -> bool:
+    """Return whether a path still names an open file."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:

@@ -196,7 +196,7 @@ class JoinedPass:
                 continue
             if part in self._passes:
                 column, fetch = self._passes[part].fetch(draws[slots], field)
-                fetches.append((slots.tolist(), fetch))
+                fetches.append((slots, fetch))
             else:
                 numbers = rows[slots] - self._starts[part]
                 column = self._parts[part].gather(numbers, [field]).blobs[field]
@@ -208,7 +208,7 @@ class JoinedPass:
     def stats(self) -> Any:
         """Return the sums of the sources' statistics."""
         stats = [passing.stats() for passing in self._passes.values()]
-        return type(stats[0])(*map(sum, zip(*stats, strict=True)))
+        return type(stats[0]).total(stats)
 
     def close(self) -> None:
         """Cancel all requests under way."""
@@ -219,7 +219,7 @@ class JoinedPass:
 class JoinedFetch:
     """Pending bytes of one batch: (slots in the batch, pending bytes) of each source."""
 
-    def __init__(self, parts: Sequence[tuple[list[int], Any]]) -> None:
+    def __init__(self, parts: Sequence[tuple[Rows, Any]]) -> None:
         self._parts = parts
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -235,14 +235,12 @@ class JoinedFetch:
         for _, fetch in self._parts:
             fetch.cancel()
 
-    @property
-    def outcomes(self) -> dict[int, Any]:
-        """The outcome of each remote sample, by slot, once all is done."""
-        return {
-            slots[own]: outcome
-            for slots, fetch in self._parts
-            for own, outcome in fetch.outcomes.items()
-        }
+    def attach(self, extents: _native.Extents) -> dict[int, FastdataError | None]:
+        """Attach the bytes to their extents; return why others failed, see `Fetch.attach`."""
+        failed: dict[int, FastdataError | None] = {}
+        for slots, fetch in self._parts:
+            failed |= fetch.attach(extents, slots)
+        return failed
 
 
 class _OwnBatches:

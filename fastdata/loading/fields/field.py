@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 
 from fastdata.errors import FastdataError, without_frames
 from fastdata.executors import Waitable
-from fastdata.remote.ranges import attach_fetched
+from fastdata.remote.ranges import WRONG_BYTES
 
 if TYPE_CHECKING:
     from fastdata import _native
@@ -259,8 +259,13 @@ class EncodedField(BatchField):
     def _attach(self, batch: Batch, state: Any) -> None:
         """Attach fetched bytes to their extents; keep the errors of other samples."""
         if state.fetch is not None:
-            rows, extents = batch.planned.indices, state.blobs.extents
-            state.failed |= attach_fetched(state.fetch.outcomes, extents, self._source, rows)
+            for slot, error in state.fetch.attach(state.blobs.extents).items():
+                row = int(batch.planned.indices[slot])
+                if error is None:
+                    state.failed[slot] = self._source.problem(row, WRONG_BYTES, "changed")
+                else:
+                    what = f"sample {row} ({self._source.key(row)}): {error.what}"
+                    state.failed[slot] = type(error)(what, error.hint)
             state.fetch = None
 
     def _fail(self, batch: Batch, slot: int, detail: str, code: str = "") -> None:

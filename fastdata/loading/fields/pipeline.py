@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastdata.errors import FastdataError
+from fastdata.errors import FastdataError, OutageError
 from fastdata.executors import await_done
 from fastdata.loading.fields.columns import BlobField, ColumnField, LabelField, TargetField
 from fastdata.loading.fields.computed import GeometryField, KeyField, NumberField
@@ -15,7 +15,6 @@ from fastdata.loading.fields.masks import MaskField
 from fastdata.loading.fields.names import SOURCE
 from fastdata.loading.fields.painted import OutlineField
 from fastdata.loading.fields.targets import reader_of
-from fastdata.remote.ranges import raise_outage
 from fastdata.storage.field_source import FieldSource, MissingError
 from fastdata.storage.fields import BLOBS, LABEL
 from fastdata.transforms.outcomes import without_fixed_size
@@ -101,7 +100,9 @@ class Pipeline:
             if not state.failed:
                 continue
             errors = state.failed
-            raise_outage(errors)
+            for error in errors.values():
+                if isinstance(error, OutageError):  # the samples may be intact
+                    raise error
             if self.context.single and one.name != "image":
                 state.lacking = {at for at, why in errors.items() if type(why) is MissingError}
                 errors = {at: why for at, why in errors.items() if at not in state.lacking}

@@ -12,6 +12,7 @@
 #include <string>
 #include <tuple>
 
+#include "io/crc32c.h"
 #include "partial.h"
 #include "python/released.h"
 
@@ -162,29 +163,69 @@ py::bytes read(const BoundExtents& extents, py::ssize_t index, bool check) {
   raise_unreadable(status, reader.error_number(), extents.path(i));
 }
 
-void attach(BoundExtents& extents, py::ssize_t index, const py::object& data,
-            const py::object& rows, size_t at) {
+void attach(BoundExtents& extents, py::ssize_t index, const py::object& data) {
   Extent& extent = extents.extents[check_index(extents, index)];
-  const auto length = static_cast<size_t>(std::max<int64_t>(extent.length, 0));
   View view(data);
-  const ByteSpan first = view.bytes();
-  ByteSpan rest;
-  if (rows.is_none()) {
-    if (extent.length >= 0 && first.size != length)
-      throw py::value_error("sample " + std::to_string(index) + " has " + std::to_string(length) +
-                            " bytes, not " + std::to_string(first.size));
-  } else {
-    View rows_view(rows);
-    rest = rows_view.bytes();
-    if (rest.size == 0 || first.size > at || at > length || rest.size > length - at)
-      throw py::value_error("sample " + std::to_string(index) + " has no such rows");
-    extents.views.push_back(std::move(rows_view));
-  }
+  const ByteSpan bytes = view.bytes();
+  if (extent.length >= 0 && bytes.size != static_cast<size_t>(extent.length))
+    throw py::value_error("sample " + std::to_string(index) + " has " +
+                          std::to_string(extent.length) + " bytes, not " +
+                          std::to_string(bytes.size));
   extents.views.push_back(std::move(view));
-  extent.memory = first;
-  extent.rows = rest;
-  extent.rows_at = at;
+  extent.memory = bytes;
+  extent.rows = {};
   extent.in_memory = true;
+}
+
+/// Bytes of a buffer, or an error that names the place in the arguments.
+ByteSpan part_of(ByteSpan data, int64_t start, int64_t stop, size_t i) {
+  if (start < 0 || stop < start || static_cast<size_t>(stop) > data.size)
+    throw py::value_error("range " + std::to_string(i) + " lies outside of its data");
+  return {data.data + start, static_cast<size_t>(stop - start)};
+}
+
+void attach_parts(BoundExtents& extents, const Row<int64_t>& slots, const py::sequence& data,
+                  const Row<int64_t>& starts, const Row<int64_t>& stops, const Row<int64_t>& at) {
+  const size_t count = py::len(data);
+  for (const auto* each : {&slots, &starts, &stops, &at})
+    if (static_cast<size_t>(each->size()) != count)
+      throw py::value_error("there must be a value for each range");
+  for (size_t i = 0; i < count; i++) {
+    Extent& extent = extents.extents[check_index(extents, slots.at(i))];
+    View view(py::object(data[i]));
+    const ByteSpan bytes = part_of(view.bytes(), starts.at(i), stops.at(i), i);
+    const auto length = static_cast<size_t>(std::max<int64_t>(extent.length, 0));
+    const auto begin = static_cast<size_t>(std::max<int64_t>(at.at(i), 0));
+    if (begin == 0) {
+      extent.memory = bytes;
+      extent.rows = {};
+    } else if (bytes.size == 0 || extent.memory.size > begin || begin > length ||
+               bytes.size > length - begin) {
+      throw py::value_error("sample " + std::to_string(slots.at(i)) + " has no such rows");
+    } else {
+      extent.rows = bytes;
+    }
+    extent.rows_at = begin;
+    extent.in_memory = true;
+    extents.views.push_back(std::move(view));
+  }
+}
+
+/// Not compared.
+constexpr int64_t kNoChecksum = -1;
+
+std::vector<size_t> wrong_parts(ByteSpan data, const Row<int64_t>& starts,
+                                const Row<int64_t>& stops, const Row<int64_t>& checksums) {
+  if (stops.size() != starts.size() || checksums.size() != starts.size())
+    throw py::value_error("there must be a stop and a checksum for each start");
+  const int64_t *start = starts.data(), *stop = stops.data(), *checksum = checksums.data();
+  std::vector<size_t> wrong;
+  const Released release;
+  for (size_t i = 0; i < static_cast<size_t>(starts.size()); i++) {
+    const ByteSpan part = part_of(data, start[i], stop[i], i);
+    if (checksum[i] != kNoChecksum && crc32c(part) != checksum[i]) wrong.push_back(i);
+  }
+  return wrong;
 }
 
 /// Keeps a buffer of Arrow's; None is empty.
@@ -336,11 +377,15 @@ raw: the bytes are RGB pixels of these sizes. Columns are read-only and not copi
                              "(N,), EXIF orientations; 0: none; -1: as the header says.")
       .def("learn", &learn, py::arg("learnt"), py::arg("rows"), py::arg("seed"),
            "Take samples' seek points from a file (docs/formats/learnt.md), by their rows.")
-      .def("attach", &attach, py::arg("index"), py::arg("data"), py::arg("rows") = py::none(),
-           py::arg("at") = 0,
-           R"(Set a sample's bytes, which are kept, not copied. Not while a batch reads from it.
+      .def("attach", &attach, py::arg("index"), py::arg("data"),
+           "Set a sample's bytes, which are kept, not copied. Not while a batch reads from it.")
+      .def("attach_parts", &attach_parts, py::arg("slots"), py::arg("data"), py::arg("starts"),
+           py::arg("stops"), py::arg("at"),
+           R"(Set samples' bytes, which are kept, not copied. Not while a batch reads from them.
 
-With rows: its first bytes, and those from byte at on; others are bad_seek_points.)")
+Of slot slots[i], the bytes from at[i] on are those from starts[i] to stops[i] of data[i], (N,).
+A range that begins after byte 0 follows one with the first bytes; others of its bytes are
+bad_seek_points.)")
       .def("attach_column", &attach_column, py::arg("column"), py::arg("rows"),
            "Set all samples' bytes to values of a column, (N,); a null leaves the path.")
       .def("plan_fetches", &plan_fetches, py::arg("rows"), py::arg("boxes"),
@@ -363,6 +408,10 @@ last, first segment and one past the last. Zeros: fetch the whole sample.)")
            "Return the path of a sample's file; empty where a corrupt index names none.")
       .def("read", &read, py::arg("index"), py::kw_only(), py::arg("check") = true,
            "Return a sample's bytes. ValueError: they changed, or the index row is corrupt.");
+
+  m.def("wrong_parts", &wrong_parts, py::arg("data"), py::arg("starts"), py::arg("stops"),
+        py::arg("checksums"),
+        "Return which ranges of data have another CRC-32C, (N,); -1 is not compared.");
 
   py::class_<BoundColumn>(m, "BinaryColumn",
                           R"(Column of Arrow's binary layout. Its buffers are kept, not copied.

@@ -1,0 +1,120 @@
+"""Byte ranges that coming batches need, as columns: objects would cost more than requests do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fastdata.remote.ranges import FileRef, Numbers, RangeRequest, Ranges, SampleRanges
+
+_NAMES = ("place", "start", "stop", "check", "key", "uses", "position", "member")
+_COLUMNS = np.dtype([(name, np.int64) for name in _NAMES])
+#: Value of ``member`` of a range that is in no request.
+_UNPLANNED = -1
+
+
+class Announced:
+    """Ranges that are known, by numbers; one is used again after the last use of its range.
+
+    A range that several batches need is known once, by its key. Positions are bytes in the order of
+    the batches; each range counts as its bytes and ``each``.
+
+    Attributes:
+        released: Position of the ranges that are needed next.
+        farthest: Position after all ranges.
+        files: The file of each range, by its number.
+        requests: The request that each range is in, by its number; None if it is in none.
+    """
+
+    def __init__(self, each: int) -> None:
+        self._each = each
+        self.released = self.farthest = 0
+        self.files: list[FileRef | None] = []
+        self.requests: list[RangeRequest | None] = []
+        self._table = np.zeros(0, _COLUMNS)
+        self._free: list[int] = []
+        self._numbers: dict[int, int] = {}
+        self._sound: dict[int, Callable[[Any], bool]] = {}
+
+    @property
+    def ahead(self) -> int:
+        """Bytes from `released` to `farthest`."""
+        return self.farthest - self.released
+
+    def column(self, name: str, numbers: Numbers) -> Numbers:
+        """Return values of a column of `_COLUMNS`."""
+        return self._table[name][numbers]
+
+    def add(self, wanted: SampleRanges) -> tuple[Numbers, list[int]]:
+        """Count a use of ranges; return their numbers, and those that were not known."""
+        numbers, fresh, known = [], [], self._numbers
+        for at, key in enumerate(wanted.keys.tolist()):
+            number = known.get(key)
+            if number is None:
+                if not self._free:
+                    self._grow()
+                number = known[key] = self._free.pop()
+                fresh.append(at)
+            numbers.append(number)
+        found = np.array(numbers, np.int64)
+        if fresh:
+            ranges, new = wanted.ranges, found[fresh]
+            rows = np.zeros(len(fresh), _COLUMNS)
+            rows["place"], rows["check"] = ranges.places[fresh], ranges.checks[fresh]
+            rows["start"], rows["stop"] = ranges.starts[fresh], ranges.stops[fresh]
+            rows["key"], rows["member"] = wanted.keys[fresh], _UNPLANNED
+            costs = rows["stop"] - rows["start"] + self._each
+            rows["position"] = self.farthest + np.cumsum(costs) - costs
+            self.farthest += int(costs.sum())
+            self._table[new] = rows
+            for at, number in zip(fresh, new.tolist(), strict=True):
+                self.files[number] = ranges.files[at]
+                if at in ranges.sound:
+                    self._sound[number] = ranges.sound[at]
+        np.add.at(self._table["uses"], found, 1)
+        return found, [numbers[at] for at in fresh]
+
+    def _grow(self) -> None:
+        size = len(self._table)
+        self._table = np.concatenate([self._table, np.zeros(max(size, 1024), _COLUMNS)])
+        self._free = list(range(len(self._table) - 1, size - 1, -1))
+        self.files += [None] * len(self._free)
+        self.requests += [None] * len(self._free)
+
+    def release(self, numbers: Numbers) -> list[tuple[int, RangeRequest | None]]:
+        """Drop a use of ranges; return those that are not known any more, and their requests."""
+        uses = self._table["uses"]
+        np.subtract.at(uses, numbers, 1)
+        freed = np.unique(numbers[uses[numbers] == 0])
+        rows, freed_numbers = self._table[freed], freed.tolist()
+        self.released += int((rows["stop"] - rows["start"]).sum()) + self._each * len(freed)
+        for key, number in zip(rows["key"].tolist(), freed_numbers, strict=True):
+            del self._numbers[key]
+            self._sound.pop(number, None)
+        self._free += freed_numbers
+        requests = [self.requests[number] for number in freed_numbers]
+        for number in freed_numbers:
+            self.requests[number] = None
+        return list(zip(freed_numbers, requests, strict=True))
+
+    def unplanned(self) -> Numbers:
+        """Return the ranges that are in no request."""
+        table = self._table
+        return np.flatnonzero((table["uses"] > 0) & (table["member"] == _UNPLANNED))
+
+    def ranges(self, numbers: Numbers) -> Ranges:
+        """Return ranges by their numbers."""
+        rows, own = self._table[numbers], numbers.tolist()
+        files: list[Any] = [self.files[number] for number in own]
+        sound = {}
+        if self._sound:
+            sound = {at: self._sound[one] for at, one in enumerate(own) if one in self._sound}
+        return Ranges(files, rows["place"], rows["start"], rows["stop"], rows["check"], sound)
+
+    def put(self, numbers: Numbers, request: RangeRequest) -> None:
+        """Note that ranges are in a request, in this order."""
+        self._table["member"][numbers] = np.arange(len(numbers))
+        for number in numbers.tolist():
+            self.requests[number] = request
