@@ -53,17 +53,14 @@ class Figures(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """Figure of a run: ``part`` by ``whole``, with a factor; more of it may be better.
-
-    ``spread``: Tables show its lowest and highest round, too.
-    """
+    """Figure of a run: ``part`` by ``whole``, with a factor; ``more`` of it may be better."""
 
     part: str
     whole: str = ""
     factor: float = 1.0
     form: str = ",.2f"
     more: bool = False
-    spread: bool = False
+    spread: bool = False  # whether tables show it
 
     def value(self, run: Run) -> float | None:
         """Return the figure; None if it was not measured."""

@@ -40,6 +40,10 @@ _RUNS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     ),
     "pairs": ([], ("open_clip", "open_clip_train", "webdataset")),
     "remote": (["--case=nginx, random order"], ()),
+    "request_rates": (
+        ["--contender=ranges, default order", "--contender=cache folder, random order"],
+        (),
+    ),
     "scale": (["--case=five parts"], ("webdataset",)),
     "stored": (["--contender=pixels ≤ 256", "--contender=JPEGs as they are"], ()),
     "targets": (["--case=D-FINE, default"], ()),

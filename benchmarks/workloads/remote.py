@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ _CASES: dict[str, tuple[str, float, float]] = {
     "nginx, random order": ("random", 0.0, 0.0),
     "20 ms away, 1 Gbit/s": ("auto", 0.02, 125e6),
 }
-#: Options of the driver. The second are its defaults, but the obstore client does not know them.
-_CLIENTS: dict[str, dict[str, Any]] = {"local": {}, "obstore": {}, "fsspec": {"same_scheme": True}}
+#: Options of the driver. The last one is the driver's default, and none that obstore could heed.
+_CLIENTS: dict[str, dict[str, Any]] = {"local": {}, "obstore": {}, "fsspec": {"size_policy": None}}
 _PREPARE = partial(pack_tree, container="shards")
 _COLUMNS = "images/s|sockets alone, images/s|first batch, s|CPU ms an image"
 _COLUMNS += "|client CPU ms an image|requests an image|held, MB"
@@ -35,33 +36,25 @@ WORKLOAD = Workload(
 _KEPT = ExitStack()
 
 
-def _packed(request: ContenderRequest) -> Path:
-    return Path(request.data, "packed")
-
-
-def _serve(request: ContenderRequest) -> str:
+def _server(request: ContenderRequest) -> str:
     """Serve the dataset until this process ends; return its URL."""
-    _, latency, rate = _CASES[request.case]
-    url: str = _KEPT.enter_context(range_server(_packed(request), latency, rate))
+    _, *link = _CASES[request.case]
+    url: str = _KEPT.enter_context(range_server(Path(request.data, "packed"), *link))
     return url
 
 
-def _open(request: ContenderRequest, where: str) -> Any:
-    """Return a loader of the dataset."""
+def open_loader(request: ContenderRequest, url: str = "") -> Any:
+    """Open a loader of the dataset, from a new server unless there is a URL, or from the disk."""
     from fastdata import ImageDataset, transforms
 
+    where, about = str(Path(request.data, "packed")), dict[str, Any]()
+    if request.variant != "local":
+        where, about = url or _server(request), {"storage_options": _CLIENTS[request.variant]}
     steps = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip()]
     steps = [transforms.CenterCrop(224)] if request.check else steps
-    about: dict[str, Any] = {"transform": transforms.Compose(tuple(steps))}
-    if where.startswith("http"):
-        about["storage_options"] = _CLIENTS[request.variant]
+    dataset = ImageDataset(where, transform=transforms.Compose(tuple(steps)), **about)
     order = {} if request.check else {"order": _CASES[request.case][0], "seed": 0}
-    return fastdata_loader(ImageDataset(where, **about), request, **order)
-
-
-def open_loader(request: ContenderRequest) -> Any:
-    """Open a loader to check."""
-    return _open(request, str(_packed(request)) if request.variant == "local" else _serve(request))
+    return fastdata_loader(dataset, request, **order)
 
 
 def _epoch(loader: Any) -> dict[str, float]:
@@ -76,26 +69,26 @@ def _epoch(loader: Any) -> dict[str, float]:
 
 def figures(request: ContenderRequest) -> dict[str, Any]:
     """Load epochs from the server and from the disk in turns; "local" has only the disk."""
-    packed = _packed(request)
-    loader = local = _open(request, str(packed))
+    shards = [path.stat().st_size for path in sorted(Path(request.data, "packed").glob("*.tar"))]
+    loader = local = open_loader(replace(request, variant="local"))
     about: dict[str, float] = {}
     if request.variant != "local":
-        url = _serve(request)
-        loader = _open(request, url)
-        shards = {path.name: path.stat().st_size for path in packed.glob("*.tar")}
-        name, size = max(shards.items(), key=lambda item: item[1])
-        mean = sum(shards.values()) / len(loader.dataset)
-        about["sockets alone, images/s"] = bytes_a_second(f"{url}/{name}", size) / mean
+        loader = open_loader(request, url := _server(request))
+        alone = bytes_a_second(f"{url}/shard-000000.tar", shards[0])
+        about["sockets alone, images/s"] = alone * len(loader.dataset) / sum(shards)
     for each in (loader, local):
         _epoch(each)
-    sums: Counter[str] = Counter()
+    sums: Any = Counter()
     while sums["seconds"] < request.seconds:
-        epoch, beside = _epoch(loader), _epoch(local)
-        epoch["client_cpu_s"] = epoch["cpu_s"] - beside["cpu_s"]
-        if (remote := loader.stats().remote) is not None:
-            epoch["requests"] = remote.requests
+        sums.update(_epoch(loader))
+        remote = loader.stats().remote
+        if remote is not None:
+            if remote.client != request.variant:
+                raise RuntimeError(f"the client is {remote.client}")
+            sums["requests"] += remote.requests
             about["held, MB"] = remote.memory_peak / 1e6
-        sums.update(epoch)
+        sums["local_s"] += _epoch(local)["cpu_s"]
+    about["client_cpu_s"] = sums["cpu_s"] - sums["local_s"]
     return {**sums, **about, "first_s": sums["first_s"] / sums["epochs"]}
 
 
