@@ -22,7 +22,7 @@ _CASES: dict[str, tuple[str, float, float]] = {
 }
 #: Options of the driver. The last one is the driver's default, and none that obstore could heed.
 _CLIENTS: dict[str, dict[str, Any]] = {"local": {}, "obstore": {}, "fsspec": {"size_policy": None}}
-_PREPARE = partial(pack_tree, container="shards")
+_PREPARE = partial(pack_tree, container="shards", shuffle=True)
 _COLUMNS = "images/s|sockets alone, images/s|first batch, s|CPU ms an image"
 _COLUMNS += "|client CPU ms an image|requests an image|held, MB"
 
