@@ -27,7 +27,7 @@ from fastdata.converters.webdataset import WebDataset
 
 from fastdata.errors import BadSamplesError, BusyError, FastdataError, SourceError, UsageError
 from fastdata.remote.files import archive_files
-from fastdata.remote.filesystem import list_entries
+from fastdata.remote.filesystem import list_files
 from fastdata.remote.hub import is_hub_url
 from fastdata.remote.patterns import expand, is_pattern
 from fastdata.remote.urls import is_url, redact
@@ -97,7 +97,7 @@ def _kind_of(place: str | os.PathLike[str], storage_options: Mapping[str, Any] |
         raise SourceError(f"{redact(os.fspath(place))}: single images", hint)
     names: list[str] = []
     if is_url(first):
-        names = list(list_entries(first, storage_options))
+        names = list(list_files(first, storage_options))
     else:
         with suppress(OSError):  # a file; or a folder that opening it names
             names = os.listdir(first)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -32,9 +32,9 @@ from fastdata.converters.rows import column_values
 from fastdata.converters.trees import LocalTree, RemoteTree, data_files, is_folder, require_utf8
 
 from fastdata.errors import SourceError
-from fastdata.remote.files import SourceFile, archive_files
+from fastdata.remote.files import SourceFile, archive_files, file_at
 from fastdata.remote.patterns import is_pattern
-from fastdata.remote.urls import common_folder, folder_of, is_url, name_of, redact
+from fastdata.remote.urls import common_folder, is_url, name_of, redact
 from fastdata.storage.formats.parquet_pages import (
     Chunk,
     Page,
@@ -223,9 +223,8 @@ def _files(
     if is_url(root):
         # Spark's folders may have this suffix, too; on a web server, only a final slash shows it.
         if name_of(place).lower().endswith(_EXTENSION) and not place.endswith("/"):
-            file = RemoteTree(folder_of(place), storage_options).file(name_of(place))
-            if file is not None:
-                return {name_of(place): file}
+            with suppress(FileNotFoundError):
+                return {name_of(place): file_at(place, storage_options)}
     elif not is_folder(path := Path(root)):
         if not path.is_file():
             raise SourceError(f"{root}: no such folder or file", "Name the files with --root.")

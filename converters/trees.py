@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 from fastdata.converters.records import Record
 
 from fastdata.errors import SourceError, printable
-from fastdata.remote.files import RemotePath, SourceFile, file_at, remote_path
-from fastdata.remote.filesystem import list_entries, list_folders
+from fastdata.remote.files import RemotePath, SourceFile, file_at, list_paths, remote_path
+from fastdata.remote.filesystem import list_folders
 from fastdata.remote.urls import is_url, join_url, listed_name, redact
 from fastdata.storage.encodings import is_image_name
 from fastdata.storage.local import LocalFile
@@ -119,10 +119,8 @@ class RemoteTree:
     def listed(self) -> dict[str, RemotePath]:
         """See `LocalTree`."""
         return {
-            listed_name(self.root, name): RemotePath(
-                join_url(self.root, name), entry.size, entry.state, self._options
-            )
-            for name, entry in list_entries(self.root, self._options).items()
+            listed_name(self.root, name): file
+            for name, file in list_paths(self.root, self._options).items()
         }
 
 

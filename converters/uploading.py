@@ -12,13 +12,13 @@ bucket is uploaded again, and an interrupted upload was never recorded.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,15 @@ from fastdata.converters.workspace import is_ours, remove_outputs
 from fastdata.errors import CorruptionError, DataError, UsageError
 from fastdata.remote.filesystem import file_info, list_files, remove, upload
 from fastdata.remote.manifests import fetch_manifest
+from fastdata.remote.requests import in_threads
 from fastdata.remote.urls import join_url, redact
 from fastdata.storage.files import write_whole
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.manifest import MANIFEST_NAME, WORK_NAME, FileEntry, Manifest, has_manifest
+from fastdata.waiting import Group
 
 _LEDGER_NAME = "sent.jsonl"
 _THREADS = 4  # uploads at once: one connection rarely fills a line
-_ASKING = 16  # requests for metadata at once
 #: Most files that wait for their upload; then packing waits: a slow line must not fill the disk.
 _MOST_WAITING = 4
 
@@ -55,9 +56,9 @@ class Uploading:
         self._ledger = self._work / _LEDGER_NAME
         self._sent = _read_ledger(self._ledger)
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(_THREADS, "fastdata-send")
         self._running: set[Future[None]] = set()
-        self._requests: set[Future[Any]] = set()
+        self._group = Group()
+        self._pool = ThreadPoolExecutor(_THREADS, "fastdata-send", self._group.join)
         self._ended = False
         if has_manifest(folder):
             raise UsageError(
@@ -83,20 +84,7 @@ class Uploading:
             if not wanted:
                 with self._lock:  # stops further records and removals
                     self._ended = True
-                    for request in tuple(self._requests):
-                        request.cancel()
-
-    def _run(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run a request, as `run_on`, until `__exit__` cancels it."""
-        request = asyncio.run_coroutine_threadsafe(work, loop)
-        with self._lock:
-            self._requests.add(request)
-            if self._ended:
-                request.cancel()
-        try:
-            return request.result()
-        finally:
-            self._requests.discard(request)
+                    self._group.cancel()
 
     def finished(self, force: bool) -> Manifest | None:
         """Return the manifest of an existing dataset; None without one."""
@@ -117,9 +105,8 @@ class Uploading:
     def arrived(self, files: Iterable[FileEntry]) -> set[str]:
         """Return the names of those files that have arrived, in this run or an earlier one."""
         files = list(files)
-        with ThreadPoolExecutor(_ASKING) as pool:
-            arrived = pool.map(self._has_arrived, files)
-            return {entry.name for entry, there in zip(files, arrived, strict=True) if there}
+        arrived = in_threads(self._has_arrived, files)
+        return {entry.name for entry, there in zip(files, arrived, strict=True) if there}
 
     def _has_arrived(self, entry: FileEntry) -> bool:
         """Return whether ledger and bucket agree on a file."""
@@ -127,7 +114,7 @@ class Uploading:
         if (size, crc) != (entry.size, entry.crc32c):
             return False
         try:
-            stored = file_info(join_url(self._url, entry.name), self._options, self._run)
+            stored = file_info(join_url(self._url, entry.name), self._options)
         except FileNotFoundError:
             return False
         same = stored.size == entry.size and str(stored.version) == version
@@ -147,10 +134,8 @@ class Uploading:
                 self.add(entry)
 
     def _remove(self, names: Iterable[str]) -> None:
-        with ThreadPoolExecutor(_ASKING) as pool:
-            urls = (join_url(self._url, name) for name in names)
-            for _ in pool.map(lambda url: remove(url, self._options), urls):
-                pass
+        urls = [join_url(self._url, name) for name in names]
+        in_threads(partial(remove, storage_options=self._options), urls)
 
     def add(
         self, entry: FileEntry, tick: Callable[[], None] | None = None, *, keep: bool = False
@@ -188,7 +173,6 @@ class Uploading:
                 join_url(self._url, entry.name),
                 crc32c=entry.crc32c,
                 storage_options=self._options,
-                run=self._run,
             )
         with self._lock:
             if self._ended:

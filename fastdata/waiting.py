@@ -2,17 +2,53 @@
 
 from __future__ import annotations
 
+from concurrent import futures
 from concurrent.futures import Future
+from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 
-#: Requests to servers that threads wait for.
-AWAITED: set[Future[Any]] = set()
+#: Requests to servers that threads wait for, with the group of the thread.
+AWAITED: dict[Future[Any], Group | None] = {}
 
 
-def awaited(request: Future[Any]) -> Any:
-    """Wait for a request to a server; raise CancelledError if the interpreter ends."""
-    AWAITED.add(request)
+class Group:
+    """Threads whose requests are cancelled together."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+
+    def join(self) -> None:
+        """Add this thread."""
+        _group.set(self)
+
+    def cancel(self) -> None:
+        """Cancel the requests under way, and later ones."""
+        self.cancelled = True
+        for request, group in tuple(AWAITED.items()):
+            if group is self:
+                request.cancel()
+
+
+_group: ContextVar[Group | None] = ContextVar("group", default=None)
+
+
+def awaited(request: Future[Any], seconds: float | None = None) -> Any:
+    """Wait for a request to a server; cancel it on TimeoutError and Ctrl-C.
+
+    Raise CancelledError if the interpreter ends, or the thread's group is cancelled.
+    """
+    AWAITED[request] = group = _group.get()
     try:
-        return request.result()
+        if group is not None and group.cancelled:
+            request.cancel()
+        return request.result(seconds)
     finally:
-        AWAITED.discard(request)
+        del AWAITED[request]
+        request.cancel()
+
+
+def pause(seconds: float) -> None:
+    """Wait for some seconds; raise CancelledError as `awaited` does."""
+    with suppress(futures.TimeoutError):
+        awaited(Future(), seconds)

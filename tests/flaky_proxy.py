@@ -51,6 +51,7 @@ class Exchange:
     range: str  # its Range or Content-Range header
     sent: int  # bytes of its body
     connection: int
+    headers: Any = field(default_factory=dict, repr=False)
     received: int = 0  # bytes of the answer's body that were passed on
     status: int = 0
     fault: str | None = None
@@ -154,7 +155,7 @@ class FlakyProxy(Server):
         headers, body = handler.headers, _read_body(handler.rfile, handler.headers)
         asked = headers.get("Range") or headers.get("Content-Range") or ""
         path = urllib.parse.unquote(handler.path)
-        exchange = Exchange(handler.command, path, asked, len(body), handler.number)
+        exchange = Exchange(handler.command, path, asked, len(body), handler.number, headers)
         self.exchanges.append(exchange)
         with self._counting:
             self._under_way += 1

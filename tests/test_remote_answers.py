@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
@@ -20,9 +23,10 @@ from fastdata import DataLoader, ImageDataset
 from fastdata._native import crc32c
 from fastdata.errors import OutageError, RemoteError
 from fastdata.remote import RemoteOptions, answers
-from fastdata.remote.files import remote_path
+from fastdata.remote.files import archive_files, remote_path
 from fastdata.remote.filesystem import download, file_info, list_files, read_bytes
 from fastdata.remote.manifests import read_manifest
+from fastdata.waiting import AWAITED
 
 pytest.importorskip("aiohttp")
 
@@ -232,7 +236,7 @@ def test_a_listing_that_comes_byte_by_byte(web: str, tmp_path: Path, monkeypatch
     (tmp_path / "web" / "a.tar").write_bytes(b"no page")
     with FlakyProxy(web) as proxy:
         proxy.inject("drip")  # which would take half a day
-        assert list_files(f"{proxy.url}/") == {"a.tar": 7}
+        assert list_files(f"{proxy.url}/")["a.tar"].size == 7
         assert proxy.count("GET") >= 2
 
 
@@ -248,3 +252,23 @@ def test_no_folder_is_left_out_of_a_listing(web: str, tmp_path: Path, fault: str
             with pytest.raises(RemoteError, match=r"/a: listing it.*403"):
                 list_files(f"{proxy.url}/a")
         assert list(list_files(f"{proxy.url}/a")) == ["1.jpg", "b/2.jpg", "b/c/3.jpg"]
+
+
+@pytest.mark.parametrize("kind", ["download", "listing", "pattern"])
+def test_ctrl_c_ends_requests_that_stall(web: str, tmp_path: Path, kind: str) -> None:
+    for number in range(3):
+        (tmp_path / "web" / f"{number}.tar").write_bytes(b"12345")
+    with FlakyProxy(web) as proxy:
+        calls: dict[str, Callable[[], Any]] = {
+            "download": lambda: download(f"{proxy.url}/0.tar", tmp_path / "0", 20 << 20, "0" * 8),
+            "listing": lambda: list_files(f"{proxy.url}/"),
+            "pattern": lambda: archive_files(f"{proxy.url}/{{0..2}}.tar", ".tar"),
+        }
+        proxy.inject("stall", times=99)
+        timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        begun = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            calls[kind]()
+        assert time.monotonic() - begun < 20
+        assert not AWAITED and not (tmp_path / "0").exists()

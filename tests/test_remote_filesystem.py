@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pickle
 import random
 import socketserver
 import threading
+import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from sources import jpeg, require_said, run
 from tiers import slow
 
 from fastdata._native import crc32c
-from fastdata.errors import RemoteError, UsageError
+from fastdata.errors import OutageError, RemoteError, UsageError
 from fastdata.remote.drivers import open_filesystem, parse_storage_options
 from fastdata.remote.files import remote_path
 from fastdata.remote.filesystem import (
@@ -54,7 +54,8 @@ def test_a_file_comes_back_as_it_was_sent(bucket: Bucket, local: Path, tmp_path:
     sent = upload(local, url, storage_options=options)
     assert sent.size == 100_000 == file_info(url, options).size
     assert sent.crc32c in (None, checksum(local))
-    assert list_files(join_url(bucket.url, "folder"), options) == {"file.bin": 100_000}
+    listed = list_files(join_url(bucket.url, "folder"), options)
+    assert {name: file.size for name, file in listed.items()} == {"file.bin": 100_000}
     assert list_files(join_url(bucket.url, "other"), options) == {}
     download(url, tmp_path / "back", 100_000, checksum(local), options)
     assert (tmp_path / "back").read_bytes() == local.read_bytes()
@@ -222,14 +223,23 @@ def test_storage_options_are_json_where_they_can_be() -> None:
 def test_what_is_tried_again(error: Exception, tries: int, said: str) -> None:
     calls = []
 
-    async def fail() -> None:
+    def fail() -> None:
         calls.append(1)
         raise error
 
     with pytest.raises(RemoteError, match=f"gs://b/x: (.|\n)*{said}") as caught:
-        asyncio.run(Retries("gs://b/x: reading it", 3).run(fail))
+        Retries("gs://b/x: reading it", 3).call(fail)
     assert len(calls) == tries
     assert "u:p" not in str(caught.value) and "k=v" not in str(caught.value)
+
+
+def test_a_request_alone_has_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10_000, 60))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    retries = Retries("gs://b/x", 99)
+    with pytest.raises(OutageError):
+        list(map(retries.wait_after, [TimeoutError()] * 9))
+    assert 1 < retries.failed < 9
 
 
 LARGE = random.Random(1).randbytes(20_000_000)

@@ -36,10 +36,18 @@ _CONNECTIONS = 32
 #: Values of Content-Encoding that leave bytes unchanged. Amazon stores the last with some files.
 _PLAIN = {"", "identity", "aws-chunked"}
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/")
-
-
-#: Headers that name the state of a file; `state_number` records which one.
-_STATE_HEADERS = ("X-Goog-Generation", "ETag", "Last-Modified")
+#: Headers that name the state of a file; `state_number` records which one. The first is none.
+_STATE_HEADERS = ("", "X-Goog-Generation", "ETag", "Last-Modified")
+#: Drivers' names for a file's version, the surest first, and the equivalent header.
+_VERSIONS = {
+    "generation": "X-Goog-Generation",
+    "etag": "",
+    "ETag": "ETag",
+    "Last-Modified": "Last-Modified",
+    "mtime": "",
+    "LastModified": "",
+    "created": "",
+}
 
 
 class ChangedError(RemoteError):
@@ -57,12 +65,23 @@ class Asked(NamedTuple):
     stop: int
     state: int
 
+    @property
+    def most(self) -> int:
+        """Most bytes of the response."""
+        return self.stop - (self.start or 0)
 
-def state_number(name: str, value: str) -> int:
+
+def state_of(info: Mapping[str, Any]) -> tuple[str | None, int]:
+    """Return the version in a driver's metadata of a file, and its `state_number`."""
+    name = next((name for name in _VERSIONS if info.get(name)), "")
+    version = str(info[name]) if name else None
+    return version, state_number(_VERSIONS.get(name, ""), version or "")
+
+
+def state_number(header: str, value: str) -> int:
     """Return a number below 2**56 that identifies a file's state."""
-    header = _STATE_HEADERS.index(name) + 1 if name in _STATE_HEADERS else 0
     digest = hashlib.blake2b(value.encode(), digest_size=6).digest()
-    return int.from_bytes(digest, "big") << 2 | header
+    return int.from_bytes(digest, "big") << 2 | _STATE_HEADERS.index(header)
 
 
 _asked: ContextVar[Asked | None] = ContextVar("asked", default=None)
@@ -184,8 +203,7 @@ class _Body:
 
     def __init__(self, response: aiohttp.ClientResponse, body: Any, asked: Asked | None) -> None:
         self._response, self._body = response, body
-        self._url = str(response.url) if asked is None else asked.url
-        self._asked = asked
+        self._asked = asked or Asked(str(response.url), None, _MOST_OTHER, 0)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._body, name)
@@ -206,7 +224,7 @@ class _Body:
         failed = status >= 400
         if getting and not failed:
             self._check_headers()
-        most = _MOST_ERROR if failed else self._most()
+        most = _MOST_ERROR if failed else self._asked.most
         blocks: list[bytes] = []
         length = 0
         end = time.monotonic() + _SECONDS
@@ -227,58 +245,44 @@ class _Body:
             # The drivers would retry on their own, some for half a minute.
             raise StatusError(status, self._response.headers, data.decode("utf-8", "replace"))
         if length > most and not failed:
-            raise self._longer(most)
+            raise self._longer()
         return data
 
-    def _most(self) -> int:
-        asked = self._asked
-        return _MOST_OTHER if asked is None else asked.stop - (asked.start or 0)
-
-    def _longer(self, most: int) -> Exception:
-        if self._asked is None or self._asked.start is None:
-            return too_long(self._url, most)
-        if self._response.status == 200:
-            return self._whole()
-        return TruncatedError(f"received more than {most} bytes")
-
-    def _whole(self) -> Exception:
-        if self._response.url.authority in _know_ranges:
-            return TruncatedError("received the whole file, not the requested range")
-        return _ranges_ignored(self._url)
+    def _longer(self) -> Exception:
+        """Return the error for a body with more bytes than requested."""
+        asked, response = self._asked, self._response
+        if asked.start is None:
+            return too_long(asked.url, asked.most)
+        if response.status == 200 and response.url.authority not in _know_ranges:
+            return _ranges_ignored(asked.url)
+        return TruncatedError(f"received more than {asked.most} bytes")
 
     def _check_headers(self) -> None:
-        response, asked = self._response, self._asked
+        response, (url, start, stop, state) = self._response, self._asked
         encoding = response.headers.get("Content-Encoding", "")
         if encoding.lower() not in _PLAIN:
             raise RemoteError(
-                f"{redact(self._url)}: the server sends it encoded ({encoding[:80]}) despite the "
-                "request",
+                f"{redact(url)}: the server sends it encoded ({encoding[:80]}) despite the request",
                 "Configure the server to send these files unchanged: no compression, no "
                 "Content-Encoding.",
             )
-        if asked is not None:
-            self._check_state(asked)
-        length = response.content_length
-        if asked is None or asked.start is None:
-            if length is not None and length > self._most():
-                raise self._longer(self._most())
-            return
-        if response.status == 200 and not (asked.start == 0 and length in (None, asked.stop)):
-            raise self._whole()
-        if response.status != 206:
-            return
-        _know_ranges.add(response.url.authority)
-        sent = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
-        if sent and not asked.start == int(sent[1]) <= int(sent[2]) < asked.stop:
-            raise TruncatedError(f"received bytes {sent[1]} to {sent[2]}, not the requested range")
-
-    def _check_state(self, asked: Asked) -> None:
-        if not asked.state & 3:  # the state is unknown, or no header names it
-            return
-        header = _STATE_HEADERS[(asked.state & 3) - 1]
-        value = self._response.headers.get(header)
-        if value is not None and state_number(header, value) != asked.state:
+        header = _STATE_HEADERS[state & 3]
+        value = response.headers.get(header, "")
+        if value and state_number(header, value) != state:
             raise ChangedError(
-                f"{redact(asked.url)}: it has changed since it was listed ({header}: {value[:80]})",
+                f"{redact(url)}: it has changed since it was listed ({header}: {value[:80]})",
                 "Run the same command again once nothing writes to the file.",
             )
+        length = response.content_length
+        if start is None:
+            if (length or 0) > self._asked.most:
+                raise self._longer()
+        elif response.status == 200 and not (start == 0 and length in (None, stop)):
+            raise self._longer()
+        elif response.status == 206:
+            _know_ranges.add(response.url.authority)
+            sent = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
+            if sent and not start == int(sent[1]) <= int(sent[2]) < stop:
+                raise TruncatedError(
+                    f"received bytes {sent[1]} to {sent[2]}, not the requested range"
+                )

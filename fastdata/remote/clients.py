@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from fastdata.remote.answers import asking
-from fastdata.remote.requests import call_driver, loop_of, run_on
+from fastdata.remote.requests import call_driver
 
 if TYPE_CHECKING:
     import fsspec
@@ -43,14 +43,9 @@ class FsspecClient(RangeClient):
 
     def __init__(self, fs: fsspec.AbstractFileSystem, state: int = 0) -> None:
         self._fs: Any = fs
-        self._loop = loop_of(fs)
         self._state = state
 
     def get(self, url: str, start: int, stop: int, seconds: float) -> Any:
-        return run_on(self._loop, self.fetch(url, start, stop, seconds))
-
-    async def fetch(self, url: str, start: int, stop: int, seconds: float) -> Any:
-        """Read as `get` does; runs on the driver's loop."""
         path, span = self._fs._strip_protocol(url), {"start": start, "end": stop}
         with asking(url, start, stop, self._state):
-            return await call_driver(self._fs, "cat_file", seconds, path, **span)
+            return call_driver(self._fs, "cat_file", seconds, path, **span)

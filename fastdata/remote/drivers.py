@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import os
 import socket
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -17,7 +16,7 @@ from urllib.request import getproxies
 
 from fastdata.errors import FastdataError, RemoteError, UsageError
 from fastdata.remote.answers import bounded_options
-from fastdata.remote.requests import in_thread, loop_of, run_on
+from fastdata.remote.requests import call_in_thread
 from fastdata.remote.retries import Retries, describe_error, may_pass
 from fastdata.remote.urls import redact, remember_query, remember_secrets, scheme_of
 
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 
 StorageOptions = Mapping[str, Any]
 
-_EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
-#: Modules of the drivers of buckets, by scheme.
+#: Modules of the drivers of buckets, by scheme. Without ``fs``, each is an extra of this package.
 BUCKETS = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "s3a": "s3fs"}
 
 #: Seconds without a byte after which a request counts as stalled and is retried.
@@ -76,13 +74,12 @@ def open_filesystem(
     if key in _opened:
         return _opened[key], path
 
+    @_opening(url)
     def connect() -> fsspec.AbstractFileSystem:
-        with _opening(url):
-            return _make(url, driver, options)
+        return _make(url, driver, options)
 
     # Some drivers connect at once, so this may fail as any request.
-    retries = Retries(f"{redact(url)}: connecting")
-    made = run_on(loop_of(None), retries.run(lambda: in_thread(connect)))
+    made = Retries(f"{redact(url)}: connecting").call(partial(call_in_thread, connect))
     return _opened.setdefault(key, made), path  # another thread may have been faster
 
 
@@ -131,11 +128,9 @@ def _driver(url: str) -> type[fsspec.AbstractFileSystem]:
     from fsspec.registry import get_filesystem_class
 
     try:
-        if scheme in BUCKETS:
-            importlib.import_module(BUCKETS[scheme])
         driver: type[fsspec.AbstractFileSystem] = get_filesystem_class(scheme)
     except ImportError as error:
-        extra = _EXTRAS.get(scheme)
+        extra = BUCKETS.get(scheme, "").removesuffix("fs")
         hint = f"pip install 'fastdata-torch[{extra}]'" if extra else str(error)
         raise UsageError(
             f"{redact(url)}: the driver of {scheme}:// is not installed", hint
@@ -189,15 +184,8 @@ def parse_storage_options(texts: tuple[str, ...] | list[str]) -> dict[str, Any]:
             )
         if name in options:
             raise UsageError(f"--storage-option {name} is given twice", "Give it once.")
-        try:
+        options[name] = value
+        with suppress(ValueError):
             options[name] = json.loads(value)
-        except ValueError:
-            options[name] = value
     remember_secrets(options)
     return options
-
-
-def has_protocol(fs: fsspec.AbstractFileSystem, *names: str) -> bool:
-    """Return whether a driver handles one of some schemes."""
-    schemes = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
-    return not set(names).isdisjoint(schemes)

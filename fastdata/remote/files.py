@@ -7,18 +7,20 @@ import io
 import os
 from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from fastdata.errors import SourceError, UsageError
-from fastdata.remote.filesystem import file_info, list_entries, read_bytes
+from fastdata.remote.filesystem import file_info, list_files, read_bytes
 from fastdata.remote.patterns import absolute, expand, is_pattern
+from fastdata.remote.requests import in_threads
 from fastdata.remote.retries import Patience
-from fastdata.remote.urls import is_url, name_of, redact
+from fastdata.remote.urls import is_url, join_url, name_of, redact
 from fastdata.storage.local import LocalFile
 
 _MOST = 8 << 20  # bytes of a request
@@ -27,10 +29,9 @@ _GROWTH = 4  # factor of the read-ahead at each sequential request
 #: Most bytes between two sequential requests: fetching them is faster than another round trip.
 _NEAR = 1 << 20
 _KEPT = 3  # requests: walking an archive also looks back a little
-#: Requests for the sizes of a pattern's files at a time.
-_OPENING = 16
 
 
+@dataclass(eq=False, repr=False)
 class RemotePath:
     """File behind a URL, with the methods that readers of local files need; picklable.
 
@@ -39,18 +40,17 @@ class RemotePath:
     when the file changes.
     """
 
-    def __init__(
-        self, location: str, size: int, mtime_ns: int, storage_options: Mapping[str, Any] | None
-    ) -> None:
-        self.location = location
-        self.size = size
-        self.mtime_ns = mtime_ns
-        self._options = storage_options
+    location: str
+    size: int
+    mtime_ns: int
+    storage_options: Mapping[str, Any] | None
+
+    def __post_init__(self) -> None:
         self._patience = Patience()
         self.forget()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemotePath, (self.location, self.size, self.mtime_ns, self._options)
+        return RemotePath, (self.location, self.size, self.mtime_ns, self.storage_options)
 
     def __str__(self) -> str:
         return redact(self.location)
@@ -89,9 +89,8 @@ class RemotePath:
         is_sequential = 0 <= offset - self._next <= _NEAR
         self._ahead = min(self._ahead * _GROWTH, _MOST) if is_sequential else _LEAST
         self._next = min(max(end, offset + self._ahead), self.size)
-        place: Any = self.location, self._options, offset, self._next
-        how: Any = {"patience": self._patience, "state": self.mtime_ns, "block": _MOST}
-        data = read_bytes(*place, **how)
+        where = self.location, self.storage_options, offset, self._next
+        data = read_bytes(*where, patience=self._patience, state=self.mtime_ns)
         if len(data) <= _MOST:
             self._kept.append((offset, data))
         return offset, data
@@ -112,17 +111,14 @@ class _RemoteStream(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def tell(self) -> int:
-        return self._at
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._path.size}[whence]
         self._at = base + offset
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        whole = size is None or size < 0
-        data = self._path.read(self._at, self._path.size if whole else size or 0)
+        length = self._path.size if size is None or size < 0 else size
+        data = self._path.read(self._at, length)
         self._at += len(data)
         return data
 
@@ -138,19 +134,12 @@ def remote_path(url: str, storage_options: Mapping[str, Any] | None = None) -> R
     return RemotePath(url, entry.size, entry.state, storage_options)
 
 
-def list_paths(
-    url: str, extension: str, storage_options: Mapping[str, Any] | None
-) -> list[RemotePath]:
-    """Return a folder's files with an extension, sorted by name; or the file at the URL."""
-    url = url.rstrip("/")
-    if url.lower().endswith(extension):
-        with suppress(FileNotFoundError):
-            return [remote_path(url, storage_options)]
-    return [
-        RemotePath(f"{url}/{name}", entry.size, entry.state, storage_options)
-        for name, entry in sorted(list_entries(url, storage_options).items())
-        if "/" not in name and name.lower().endswith(extension)
-    ]
+def list_paths(url: str, storage_options: Mapping[str, Any] | None = None) -> dict[str, RemotePath]:
+    """Return the files below a folder by path, sorted; none if it is missing."""
+    return {
+        name: RemotePath(join_url(url, name), entry.size, entry.state, storage_options)
+        for name, entry in list_files(url, storage_options).items()
+    }
 
 
 def archive_files(
@@ -162,31 +151,33 @@ def archive_files(
     ones of this machine. Raise OSError for a path that is missing or cannot be read.
     """
     names = [absolute(name) for name in expand(place)]
-    if is_url(names[0]):
-        names = [one for name in names for one in _matching(name, storage_options)]
-    if is_url(names[0]):
-        if not is_pattern(place):
-            return list_paths(names[0], extension, storage_options)
-        with ThreadPoolExecutor(_OPENING) as pool:
-            return list(pool.map(partial(remote_path, storage_options=storage_options), names))
-    if is_pattern(place) or not os.path.isdir(names[0]):
-        return [LocalFile(_file(name)) for name in names]
-    with os.scandir(os.path.abspath(names[0])) as entries:
-        shown = [entry.name for entry in entries if not entry.name.startswith(".")]
-    chosen = sorted(name for name in shown if name.lower().endswith(extension))
-    return [LocalFile(Path(os.path.abspath(names[0]), name)) for name in chosen]
+    if not is_url(names[0]):
+        if is_pattern(place) or not os.path.isdir(names[0]):
+            return [LocalFile(_file(name)) for name in names]
+        folder = os.path.abspath(names[0])
+        chosen = sorted(name for name in os.listdir(folder) if name.lower().endswith(extension))
+        return [LocalFile(Path(folder, name)) for name in chosen if not name.startswith(".")]
+    if is_pattern(place):
+        files = in_threads(partial(_matching, storage_options=storage_options), names)
+        return list(chain.from_iterable(files))
+    url = names[0].rstrip("/")
+    if url.lower().endswith(extension):
+        with suppress(FileNotFoundError):
+            return [remote_path(url, storage_options)]
+    listed = list_paths(url, storage_options).items()
+    return [one for name, one in listed if "/" not in name and name.lower().endswith(extension)]
 
 
-def _matching(url: str, storage_options: Mapping[str, Any] | None) -> list[str]:
-    """Return the files of a folder that a URL names by ``*``; any other URL as it is."""
-    folder, _, last = url.rpartition("/")
+def _matching(url: str, storage_options: Mapping[str, Any] | None) -> list[RemotePath]:
+    """Return the files of a folder that a URL names by ``*``, or its one file."""
     if "*" not in url:
-        return [url]
+        return [remote_path(url, storage_options)]
+    folder, _, last = url.rpartition("/")
     if "*" in folder:
         hint = "Write * in the name of files alone."
         raise UsageError(f"{redact(url)}: its folder is a pattern", hint)
-    names = sorted(name for name in list_entries(folder, storage_options) if "/" not in name)
-    matching = [f"{folder}/{name}" for name in names if fnmatchcase(name, last)]
+    files = list_paths(folder, storage_options).items()
+    matching = [file for name, file in files if "/" not in name and fnmatchcase(name, last)]
     if not matching:
         raise SourceError(f"{redact(url)}: no file matches", "Check the URL.")
     return matching

@@ -6,31 +6,23 @@ credentials out of messages.
 
 from __future__ import annotations
 
-import asyncio
 import base64
+import errno
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastdata.errors import CorruptionError, RemoteError, UsageError
-from fastdata.remote.answers import SLOWEST, asking, require_length, state_number, too_long
+from fastdata.remote.answers import SLOWEST, asking, require_length, state_of, too_long
 from fastdata.remote.clients import FsspecClient
-from fastdata.remote.drivers import (
-    BUCKETS,
-    STALLED,
-    StorageOptions,
-    empty_part,
-    has_protocol,
-    open_filesystem,
-)
+from fastdata.remote.drivers import BUCKETS, STALLED, StorageOptions, empty_part, open_filesystem
 from fastdata.remote.failures import TruncatedError
-from fastdata.remote.requests import Run, all_of, call_driver, loop_of, run_on
+from fastdata.remote.requests import call_driver, in_threads
 from fastdata.remote.retries import TRIES, Patience, Retries
-from fastdata.remote.urls import join_url, redact, split_query
+from fastdata.remote.urls import join_url, redact, scheme_of, split_query
 from fastdata.storage.cache import require_room
 from fastdata.storage.descriptors import write_exactly
 from fastdata.storage.files import crc32c_file, whole_file
@@ -38,8 +30,7 @@ from fastdata.storage.files import crc32c_file, whole_file
 if TYPE_CHECKING:
     import fsspec
 
-_ASKING = 16  # requests for metadata at once
-_BLOCK = 8 << 20  # bytes that one request downloads
+_BLOCK = 8 << 20  # bytes of one request at most
 _STREAMS = 8  # requests for one file at once
 #: Most bytes of a file that is read whole, by default.
 _WHOLE = 256 << 20
@@ -58,28 +49,34 @@ class RemoteFile(NamedTuple):
     state: int
 
 
-def list_files(url: str, storage_options: StorageOptions | None = None) -> dict[str, int]:
-    """Return the size in bytes of every file below a folder, by relative path; none if missing."""
-    return {name: entry.size for name, entry in list_entries(url, storage_options).items()}
-
-
 def list_folders(url: str, storage_options: StorageOptions | None = None) -> list[str]:
     """Return the sorted names of a folder's folders; none if the folder is missing."""
-    _require_listing(url)
-    listed = _list(url, storage_options, "ls") or []
+    fs, top = _open_listed(url, storage_options)
+    listed = _list(fs, url, "ls", top)
     names = {str(one["name"]).rstrip("/") for one in listed if one["type"] == "directory"}
-    fs, top = open_filesystem(url, storage_options)
     # Else it is an empty object, name/, that web consoles create for a folder.
-    if top in names and has_protocol(fs, *BUCKETS) and fs.find(top, prefix="/"):
+    if top in names and scheme_of(url) in BUCKETS and fs.find(top, prefix="/"):
         raise empty_part(url)
     return sorted({name.rpartition("/")[2] for name in names - {top}} - {""})
 
 
-def list_entries(url: str, storage_options: StorageOptions | None = None) -> dict[str, RemoteFile]:
-    """Return the metadata of every file below a folder, by path; see `list_files`."""
-    _require_listing(url)
-    files = _find(url, storage_options)
-    prefix = open_filesystem(url, storage_options)[1].rstrip("/") + "/"
+def list_files(url: str, storage_options: StorageOptions | None = None) -> dict[str, RemoteFile]:
+    """Return the metadata of every file below a folder, by relative path; none if missing."""
+    fs, top = _open_listed(url, storage_options)
+    prefix = top.rstrip("/") + "/"
+    # Buckets list all folders at once. fsspec's own walk skips folders that it cannot list.
+    method = "find" if scheme_of(url) in BUCKETS else "ls"
+    files: dict[str, Mapping[str, Any]] = {}
+    folders, seen = [top], {top}
+    while folders:
+        for info in _list(fs, url, method, folders.pop()):
+            name = info["name"].rstrip("/")
+            # Web consoles create an empty object, name/, for a folder.
+            if info["type"] == "file" and not info["name"].endswith("/"):
+                files[name] = info
+            elif info["type"] == "directory" and name.startswith(prefix) and name not in seen:
+                seen.add(name)
+                folders.append(info["name"])
     return {
         name[len(prefix) :]: (
             _described(info)
@@ -88,52 +85,42 @@ def list_entries(url: str, storage_options: StorageOptions | None = None) -> dic
             else file_info(join_url(url, name[len(prefix) :]), storage_options)
         )
         for name, info in sorted(files.items())
-        # Web consoles create an empty object, name/, for a folder.
-        if name.startswith(prefix) and not name.endswith("/") and info["type"] == "file"
+        if name.startswith(prefix)
     }
 
 
-def _find(url: str, storage_options: StorageOptions | None) -> dict[str, dict[str, Any]]:
-    """Return the driver's metadata of each file below a folder, by path."""
-    fs, top = open_filesystem(url, storage_options)
-    if has_protocol(fs, *BUCKETS):
-        return _list(url, storage_options, "find") or {}
-    # fsspec's own walk skips folders that it cannot list.
-    files: dict[str, dict[str, Any]] = {}
-    folders, seen = [top], {top}
-    while folders:
-        for info in _list(url, storage_options, "ls", folders.pop()) or []:
-            name = info["name"].rstrip("/")
-            if info["type"] != "directory":
-                files[name] = info
-            elif name.startswith(f"{top.rstrip('/')}/") and name not in seen:
-                seen.add(name)
-                folders.append(info["name"])
-    return files
-
-
-def _list(
-    url: str, storage_options: StorageOptions | None, method: str, below: str | None = None
-) -> Any:
-    """Return a driver's listing of a folder, or of one below it; None if it is missing."""
-    fs, path = open_filesystem(url, storage_options)
-
-    async def ask() -> Any:
-        fs.invalidate_cache()
-        return await call_driver(fs, method, None, below or path, detail=True)
-
-    with suppress(FileNotFoundError):
-        return run_on(loop_of(fs), Retries(f"{redact(url)}: listing it").run(ask))
-    return None
-
-
-def _require_listing(url: str) -> None:
+def _open_listed(
+    url: str, storage_options: StorageOptions | None
+) -> tuple[fsspec.AbstractFileSystem, str]:
+    """Open the filesystem of a folder; raise UsageError if it cannot be listed."""
     if split_query(url)[1]:
         raise UsageError(
             f"{redact(url)}: cannot list a folder whose URL has a query",
             "Give the credentials in a header: --storage-option "
             """'headers={"Authorization": "Bearer …"}'; or download the folder.""",
         )
+    return open_filesystem(url, storage_options)
+
+
+def _list(
+    fs: fsspec.AbstractFileSystem, url: str, method: str, path: str
+) -> Iterable[Mapping[str, Any]]:
+    """Return a driver's metadata of what a folder has; none if it is missing."""
+    try:
+        listed = _ask(fs, f"{redact(url)}: listing it", method, None, path, detail=True)
+    except FileNotFoundError:
+        return []
+    return listed.values() if isinstance(listed, dict) else listed
+
+
+def _ask(fs: fsspec.AbstractFileSystem, what: str, method: str, *args: Any, **options: Any) -> Any:
+    """Call a driver as `call_driver` does, without cached listings; retry."""
+
+    def attempt() -> Any:
+        fs.invalidate_cache()
+        return call_driver(fs, method, *args, **options)
+
+    return Retries(what).call(attempt)
 
 
 def file_sizes(
@@ -143,41 +130,23 @@ def file_sizes(
     names = list(names)
     # A URL with a query has no listing, and a web server's may be empty.
     listed = {} if split_query(url)[1] else list_files(url, storage_options)
-    known = {name: listed[name] for name in names if name in listed}
-    absent = [name for name in names if name not in listed]
+    sizes = {name: listed[name].size for name in names if name in listed}
 
-    def ask(name: str) -> int | None:
-        try:
-            return file_info(join_url(url, name), storage_options).size
-        except FileNotFoundError:
-            return None
+    def ask(name: str) -> None:
+        with suppress(FileNotFoundError):
+            sizes[name] = file_info(join_url(url, name), storage_options).size
 
-    with ThreadPoolExecutor(_ASKING) as pool:
-        sizes = zip(absent, pool.map(ask, absent), strict=True)
-        return known | {name: size for name, size in sizes if size is not None}
+    in_threads(ask, [name for name in names if name not in listed])
+    return sizes
 
 
-def file_info(
-    url: str, storage_options: StorageOptions | None = None, run: Run = run_on
-) -> RemoteFile:
-    """Return a file's metadata; raise FileNotFoundError if there is none.
-
-    See `upload` for ``run``.
-    """
+def file_info(url: str, storage_options: StorageOptions | None = None) -> RemoteFile:
+    """Return a file's metadata; raise FileNotFoundError if there is none."""
     fs, path = open_filesystem(url, storage_options)
-    info: RemoteFile = run(loop_of(fs), _info(fs, path, redact(url)))
-    return info
-
-
-async def _info(fs: fsspec.AbstractFileSystem, path: str, shown: str) -> RemoteFile:
-    async def ask() -> dict[str, Any]:
-        fs.invalidate_cache()
-        info: dict[str, Any] = await call_driver(fs, "info", _longest(0), path)
-        if info.get("type") == "directory":
-            raise FileNotFoundError(path)
-        return info
-
-    info = await Retries(shown).run(ask)
+    shown = redact(url)
+    info = _ask(fs, shown, "info", _longest(0), path)
+    if info.get("type") == "directory":
+        raise FileNotFoundError(errno.ENOENT, "it does not exist", shown)
     if info.get("size") is None:
         raise RemoteError(
             f"{shown}: the server does not report its size",
@@ -188,26 +157,11 @@ async def _info(fs: fsspec.AbstractFileSystem, path: str, shown: str) -> RemoteF
 
 def _described(info: Mapping[str, Any]) -> RemoteFile:
     crc = info.get("crc32c")  # Google's: base64 of 4 bytes, big endian
-    name = next((name for name in _VERSIONS if info.get(name)), "")
-    version = str(info[name]) if name else None
     return RemoteFile(
         int(info["size"]),
         base64.b64decode(crc).hex() if isinstance(crc, str) and crc else None,
-        version,
-        state_number(_VERSIONS.get(name, ""), version or ""),
+        *state_of(info),
     )
-
-
-#: Drivers' names for a file's version, the surest first, and the equivalent HTTP header.
-_VERSIONS = {
-    "generation": "X-Goog-Generation",
-    "etag": "",
-    "ETag": "ETag",
-    "Last-Modified": "Last-Modified",
-    "mtime": "",
-    "LastModified": "",
-    "created": "",
-}
 
 
 def read_bytes(
@@ -218,54 +172,44 @@ def read_bytes(
     most: int = _WHOLE,
     patience: Patience | None = None,
     state: int = 0,
-    block: int = 0,
 ) -> bytes:
     """Read a small file, or the bytes from ``start`` to before ``end``.
 
-    An empty range sends no request, one beyond ``block`` several at once; 0 is for one alone.
-    ``most`` is for a whole file; ``patience`` and ``state``, which is `RemoteFile.state`, are for a
-    range. Raise RemoteError, or ChangedError for another state.
+    An empty range sends no request, one beyond 8 MiB several at once. ``most`` is for a whole file;
+    ``patience`` and ``state``, which is `RemoteFile.state`, are for a range. Raise RemoteError, or
+    ChangedError for another state.
     """
     fs, path = open_filesystem(url, storage_options)
     if start is not None and end is not None:
-        read_range = _range_reader(fs, url, state, patience)
-        step = block or max(end - start, 1)
-        blocks = (read_range(at, min(at + step, end)) for at in range(start, end, step))
-        return b"".join(run_on(loop_of(fs), all_of(blocks)))
+        read = partial(_read_range, FsspecClient(fs, state), url, patience)
+        spans = [(at, min(at + _BLOCK, end)) for at in range(start, end, _BLOCK)]
+        return b"".join(in_threads(lambda span: read(*span), spans, _STREAMS))
     # Nothing limits a driver that is not asynchronous, so request no more than ``most``.
     options: dict[str, Any] = {"start": 0, "end": most + 1}
     if getattr(fs, "async_impl", False):
         # s3fs would ask for the length and allocate whatever the server answers.
-        options = {"max_concurrency": 1} if has_protocol(fs, "s3") else {}
+        options = {"max_concurrency": 1} if scheme_of(url) in ("s3", "s3a") else {}
 
-    async def read() -> bytes:
-        data: bytes
+    def attempt() -> bytes:
         with asking(url, None, most):
-            data = await call_driver(fs, "cat_file", _longest(0), path, **options)
+            data: bytes = call_driver(fs, "cat_file", _longest(0), path, **options)
         if len(data) > most:
             raise too_long(url, most)
         return data
 
-    return run_on(loop_of(fs), Retries(f"{redact(url)}: reading it").run(read))
+    return Retries(f"{redact(url)}: reading it").call(attempt)
 
 
-def _range_reader(
-    fs: fsspec.AbstractFileSystem, url: str, state: int = 0, patience: Patience | None = None
-) -> Callable[[int, int], Coroutine[Any, Any, bytes]]:
-    """Return a function that reads a range of a file, `_STREAMS` at once, and retries."""
-    client, slots = FsspecClient(fs, state), asyncio.Semaphore(_STREAMS)
+def _read_range(
+    client: FsspecClient, url: str, patience: Patience | None, start: int, stop: int
+) -> bytes:
+    def attempt() -> bytes:
+        data: bytes = client.get(url, start, stop, _longest(stop - start))
+        require_length(data, url, stop - start)
+        return data
 
-    async def read(start: int, stop: int) -> bytes:
-        async def attempt() -> bytes:
-            async with slots:
-                data: bytes = await client.fetch(url, start, stop, _longest(stop - start))
-            require_length(data, url, stop - start)
-            return data
-
-        retries = Retries(f"{redact(url)}: reading bytes {start} to {stop}", TRIES, patience)
-        return await retries.run(attempt) if stop > start else b""
-
-    return read
+    what = f"{redact(url)}: reading bytes {start} to {stop}"
+    return Retries(what, patience=patience).call(attempt)
 
 
 def download(
@@ -282,22 +226,18 @@ def download(
     download, SpaceError if the disk has too little room.
     """
     require_room(local.parent, size, "Make room, or give another folder.")
-    fs, _ = open_filesystem(url, storage_options)
-    read_range = _range_reader(fs, url)
-
-    async def fetch(file: BinaryIO, start: int) -> None:
-        stop = min(start + _BLOCK, size)
-        data = await read_range(start, stop)
-        await asyncio.to_thread(write_exactly, file.fileno(), data, start)  # other requests go on
-        progress()
-
-    async def fetch_all(path: Path) -> None:
-        with open(path, "wb", opener=partial(os.open, mode=0o644)) as file:
-            await all_of(fetch(file, start) for start in range(0, size, _BLOCK))
-
+    client = FsspecClient(open_filesystem(url, storage_options)[0])
+    patience = Patience()
     with whole_file(local) as temporary:
+
+        def fetch(start: int) -> None:
+            data = _read_range(client, url, patience, start, min(start + _BLOCK, size))
+            write_exactly(file.fileno(), data, start)
+            progress()
+
         for _ in range(2):  # transfers rarely corrupt data, and a second try is cheap
-            run_on(loop_of(fs), fetch_all(temporary))
+            with open(temporary, "wb", opener=partial(os.open, mode=0o644)) as file:
+                in_threads(fetch, range(0, size, _BLOCK), _STREAMS)
             if (checksum := f"{crc32c_file(temporary):08x}") == crc32c:
                 return
         raise CorruptionError(
@@ -313,44 +253,38 @@ def upload(
     crc32c: str | None = None,
     storage_options: StorageOptions | None = None,
     tries: int = TRIES,
-    run: Run = run_on,
 ) -> RemoteFile:
     """Upload a file, unless the bucket has it; return the uploaded file's metadata.
 
     A bucket shows an object only when it is complete. The upload is checked by the bucket's
     checksum if it has one (Google's), else by its size. The local file does not change. The
-    CRC-32C, 8 hexadecimal digits, is computed if None. ``run`` may be a function like `run_on`
-    that can cancel the upload.
+    CRC-32C, 8 hexadecimal digits, is computed if None.
     """
     fs, path = open_filesystem(url, storage_options)
     shown, length = redact(url), os.stat(local).st_size
     checksum = crc32c or f"{crc32c_file(Path(local)):08x}"
 
-    async def send() -> RemoteFile:
+    def send() -> RemoteFile:
         # Buckets have no folders; drivers would try to create a bucket.
-        if has_protocol(fs, "file", "memory", "sftp", "ssh"):
-            await call_driver(fs, "makedirs", None, path.rpartition("/")[0], exist_ok=True)
+        if scheme_of(url) in ("file", "local", "memory", "sftp", "ssh"):
+            call_driver(fs, "makedirs", None, path.rpartition("/")[0], exist_ok=True)
         # The service may need time to store the bytes that it received.
         seconds = 9 * STALLED + _longest(length)
-        await call_driver(fs, "put_file", seconds, os.fspath(local), path)
-        sent = await _info(fs, path, shown)
+        call_driver(fs, "put_file", seconds, os.fspath(local), path)
+        sent = file_info(url, storage_options)
         if sent.size != length or sent.crc32c not in (None, checksum):
             raise TruncatedError(
                 f"{sent.size} bytes arrived of {length}, with the checksum {sent.crc32c}"
             )
         return sent
 
-    async def send_unless_there() -> RemoteFile:
-        with suppress(FileNotFoundError):
-            present = await _info(fs, path, shown)
-            # Elsewhere, an equal size proves nothing.
-            if present.size == length and present.crc32c == checksum:
-                return present
-        return await Retries(f"{shown}: uploading it", tries).run(send)
-
+    with suppress(FileNotFoundError):
+        present = file_info(url, storage_options)
+        # Elsewhere, an equal size proves nothing.
+        if present.size == length and present.crc32c == checksum:
+            return present
     try:
-        sent: RemoteFile = run(loop_of(fs), send_unless_there())
-        return sent
+        return Retries(f"{shown}: uploading it", tries).call(send)
     except FileNotFoundError:
         raise RemoteError(
             f"{shown}: cannot upload it: the bucket or folder does not exist",
@@ -361,9 +295,8 @@ def upload(
 def remove(url: str, storage_options: StorageOptions | None = None) -> None:
     """Remove a file, if it exists."""
     fs, path = open_filesystem(url, storage_options)
-    retries = Retries(f"{redact(url)}: removing it")
     with suppress(FileNotFoundError):
-        run_on(loop_of(fs), retries.run(lambda: call_driver(fs, "rm_file", _longest(0), path)))
+        _ask(fs, f"{redact(url)}: removing it", "rm_file", _longest(0), path)
 
 
 def _longest(length: int) -> float:

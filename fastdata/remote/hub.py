@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from fastdata.errors import RemoteError, SourceError, UsageError
+from fastdata.remote.drivers import open_filesystem
 from fastdata.remote.filesystem import file_info
-from fastdata.remote.requests import loop_of, run_on
+from fastdata.remote.requests import call_in_thread
 from fastdata.remote.retries import Retries
-from fastdata.remote.urls import join_url, remember_secrets
+from fastdata.remote.urls import join_url
 from fastdata.storage.manifest import MANIFEST_NAME
 
 _HUB = "hf://datasets/"
@@ -26,23 +27,20 @@ _TIMEOUT = 30.0
 
 
 class HubPlace(NamedTuple):
-    """Path ("" for all) in a dataset on the Hub, ``owner/name``.
-
-    The revision is a branch, tag or commit; None for the default branch.
-    """
+    """Path ("" for all) in a dataset on the Hub, ``owner/name``, at a commit."""
 
     repo: str
-    revision: str | None
+    commit: str
     path: str
 
     @property
     def url(self) -> str:
-        """URL of the repository at the revision."""
-        return f"{_HUB}{self.repo}" + (f"@{self.revision}" if self.revision else "")
+        """URL of the repository at the commit."""
+        return f"{_HUB}{self.repo}@{self.commit}"
 
     @property
     def shown(self) -> str:
-        """Its URL for messages, without the revision."""
+        """Its URL for messages, without the commit."""
         return join_url(f"{_HUB}{self.repo}", self.path).rstrip("/")
 
 
@@ -71,34 +69,24 @@ def pinned(url: str, storage_options: Mapping[str, Any] | None = None) -> HubPla
     place = _PLACE.fullmatch(url.rstrip("/"))
     if place is None:
         raise UsageError(f"{url}: no dataset on the Hub", f"Write {_HUB}owner/name.")
-    try:
-        from huggingface_hub import HfApi
-        from huggingface_hub.errors import (
-            OfflineModeIsEnabled,
-            RepositoryNotFoundError,
-            RevisionNotFoundError,
-        )
-    except ImportError:
-        hint = "pip install huggingface_hub"
-        raise UsageError(f"{url}: huggingface_hub is not installed", hint) from None
-    options = dict(storage_options or {})
-    remember_secrets(options)
-    api = HfApi(endpoint=options.get("endpoint"), token=options.get("token"))
+    fs: Any = open_filesystem(url, storage_options)[0]
+    from huggingface_hub import HfApi, errors
+
+    api = HfApi(endpoint=fs.endpoint, token=fs.token)
     revision = place["revision"] and unquote(place["revision"])
 
     def ask() -> Any:
         try:
             return api.dataset_info(place["repo"], revision=revision, timeout=_TIMEOUT)
-        except OfflineModeIsEnabled:
+        except errors.OfflineModeIsEnabled:
             hint = "Unset HF_HUB_OFFLINE; or give ImageDataset the folder of an index."
             raise RemoteError(f"{url}: the Hub is offline by HF_HUB_OFFLINE", hint) from None
-        except (RepositoryNotFoundError, RevisionNotFoundError):
+        except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
             raise SourceError(
                 f"{url}: no such dataset or revision on the Hub, or it may not be read",
                 "Check the name. For a private or gated one: hf auth login, or the storage option "
                 "token.",
             ) from None
 
-    retries = Retries(f"{url}: finding its revision")
-    info = run_on(loop_of(None), retries.run(lambda: asyncio.to_thread(ask)))
+    info = Retries(f"{url}: finding its revision").call(partial(call_in_thread, ask))
     return HubPlace(place["repo"], info.sha, place["path"] or "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -14,6 +13,7 @@ from fastdata.remote.retries import wait_before
 from fastdata.remote.urls import is_url, join_url, redact, resolve_url
 from fastdata.storage.files import read_file
 from fastdata.storage.manifest import MANIFEST_NAME, MOST_BYTES, Manifest, PartsError
+from fastdata.waiting import pause
 
 _MANIFEST_READS = 3
 
@@ -66,7 +66,7 @@ def fetch_manifest(url: str, storage_options: Mapping[str, Any] | None) -> bytes
             Manifest.parse(text, redact(url))
         except CorruptionError:  # a server may send fewer bytes without an error
             if number < _MANIFEST_READS:
-                time.sleep(wait_before(number))
+                pause(wait_before(number))
             continue
         except DatasetError:
             pass

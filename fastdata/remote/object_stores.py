@@ -41,7 +41,9 @@ _HANDED_ON: dict[str, set[str]] = {
         *("requester_pays", "version_aware"),
     },
     "adlfs": {"account_name", "account_key", "sas_token", "anon", "block_size", "max_concurrency"},
-    "fsspec": {"client_kwargs", "block_size", "simple_links", "same_scheme", "cache_type"},
+    "fsspec": {
+        *("client_kwargs", "headers", "block_size", "simple_links", "same_scheme", "cache_type"),
+    },
 }
 #: Settings of botocore that obstore needs not know, or that are handed on.
 _AMAZON_CONFIG = {"read_timeout", "connect_timeout", "max_pool_connections", "retries", "s3"}
@@ -202,7 +204,8 @@ async def _amazon_credentials(session: Any) -> dict[str, Any]:
         raise PermissionError("botocore finds no credentials")
     frozen = await found.get_frozen_credentials()
     expires = datetime.now(timezone.utc) + timedelta(seconds=_RENEWED)
-    expires = min(expires, getattr(found, "_expiry_time", None) or expires)
+    if until := getattr(found, "_expiry_time", None):
+        expires = min(expires, until.astimezone(timezone.utc))  # obstore refuses other time zones
     return {
         "access_key_id": frozen.access_key,
         "secret_access_key": frozen.secret_key,
@@ -253,7 +256,8 @@ def _of_web(fs: Any, url: str, options: dict[str, Any]) -> RangeClient | None:
     from obstore.store import HTTPStore
 
     own = dict(options.get("client_kwargs") or {})
-    headers, times = own.pop("headers", None) or {}, own.pop("timeout", None)
+    headers = {**(own.pop("headers", None) or {}), **(options.get("headers") or {})}
+    times = own.pop("timeout", None)
     if own or not all(isinstance(one, str) for one in [*headers, *headers.values()]):
         return None
     base = f"{scheme_of(url)}://"

@@ -6,7 +6,7 @@ import glob
 import os
 import re
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 
 from fastdata.errors import SourceError, UsageError
 from fastdata.remote.urls import is_url, redact
@@ -56,15 +56,13 @@ def expand(place: str | os.PathLike[str]) -> list[str]:
         SourceError: No file matches.
         UsageError: There are more than 10 million files.
     """
-    names = []
-    for part in os.fspath(place).split("::"):
-        for name in chain.from_iterable(map(_matching, _expanded(part))):
-            names.append(name)
-            if len(names) > _MOST:
-                raise UsageError(
-                    f"{redact(os.fspath(place))}: names more than {_MOST:,} files",
-                    "Write fewer; several datasets can be joined.",
-                )
+    words = chain.from_iterable(map(_expanded, os.fspath(place).split("::")))
+    names = list(islice(chain.from_iterable(map(_matching, words)), _MOST + 1))
+    if len(names) > _MOST:
+        raise UsageError(
+            f"{redact(os.fspath(place))}: names more than {_MOST:,} files",
+            "Write fewer; several datasets can be joined.",
+        )
     return names
 
 

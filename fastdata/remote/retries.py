@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from fastdata.errors import FastdataError, OutageError, RemoteError, is_no_space
 from fastdata.remote.failures import PASSING_STATUS
 from fastdata.remote.urls import redact_text
+from fastdata.waiting import pause
 
 T = TypeVar("T")
 
@@ -26,12 +27,10 @@ _FIRST_WAIT = 0.2  # seconds
 _LONGEST_WAIT = 20.0
 #: Seconds after which a retry is logged.
 _SILENT = 5.0
-#: Seconds after which `_ENOUGH` tries suffice without patience. Some drivers retry on their own for
-#: half a minute before they report an error.
-_LONG = 90.0
-_ENOUGH = 3
-#: Seconds of `Patience`, by default.
+#: Seconds of `Patience`, by default: of a pass or file, and of a single request. Some drivers retry
+#: on their own for half a minute before they report an error.
 PATIENCE = 300.0
+_PATIENCE_OF_REQUEST = 150.0
 
 _PASSING_CODES = {"IncompleteBody", "BadDigest", "RequestTimeout", "SlowDown", "InternalError"}
 _PASSING_ERRNO = {
@@ -49,6 +48,7 @@ _NETWORK_PACKAGES = {
     "aiohttp",
     "http",
     "asyncio",
+    "concurrent",
     "requests",
     "urllib3",
     "botocore",
@@ -65,7 +65,6 @@ _BROKEN = {
     "ClientPayloadError",
     "HttpProcessingError",
     "IncompleteRead",
-    "IncompleteReadError",
     "ResponseStreamingError",
     "ChunkedEncodingError",
     "ChecksumError",
@@ -74,12 +73,20 @@ _BROKEN = {
 }
 #: Other temporary errors: of ftplib, and of paramiko, which has an error for several addresses.
 _PASSING_NAMES = {"error_temp", "NoValidConnectionsError"}
+#: Errors of botocore that found no credentials, so it sent no request.
+_NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError"}
 _MISSING_STATUS = {404, 410}
 _REFUSED_STATUS = {401, 403}
 #: Most seconds of a server's Retry-After that are respected.
 _MOST_ASKED = 60.0
 #: Most characters of a driver's message, which may contain a whole response.
 _MOST_TEXT = 500
+_MOST_CAUSES = 8
+
+_HINT = (
+    "Check the network and the service's status, then run the same command again; training resumes "
+    "from its last checkpoint."
+)
 
 
 class Patience:
@@ -122,9 +129,7 @@ class Patience:
             raise OutageError(
                 f"{what}: the server fails: {self._failures} failures cost {self._lost:.0f} s; "
                 f"the last: {describe_error(error)}",
-                "Check the network and the service's status, then run the same command again; "
-                "training resumes from its last checkpoint. RemoteOptions(patience=…) waits "
-                "longer.",
+                f"{_HINT} RemoteOptions(patience=…) waits longer.",
             ) from None
 
 
@@ -134,9 +139,8 @@ class Retries:
     The wait before try ``n + 1`` is 0.2 s times ``2**(n - 1)``, at most 20 s. It is scaled by a
     random 50% to 100%, so that many readers do not retry at the same moment. A server's Retry-After
     extends it, up to 60 s and to the remaining patience. Two truncated responses count as one try,
-    because the server works. Without ``patience``, 3 tries suffice after 90 s. The first retry
-    after 5 s is logged as a warning. ``what`` is the operation and its URL without credentials, for
-    messages.
+    because the server works. ``patience`` is 150 s of its own by default. The first retry after 5 s
+    is logged as a warning. ``what`` is the operation and its URL without credentials, for messages.
 
     Attributes:
         failed: Number of failures so far.
@@ -145,30 +149,17 @@ class Retries:
     def __init__(self, what: str, tries: int = TRIES, patience: Patience | None = None) -> None:
         self._what = what
         self._tries = tries
-        self._patience = patience
+        self._patience = patience or Patience(_PATIENCE_OF_REQUEST)
         self.failed = self._cut = 0
         self._logged = False
         self._begun = time.monotonic()
 
-    async def run(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    def call(self, attempt: Callable[[], T], sleep: Callable[[float], None] = pause) -> T:
         """Return the result of the first attempt that succeeds; raises as `wait_after`."""
         while True:
             try:
-                result = await attempt()
-                if self._patience is not None:
-                    self._patience.answered()
-                return result
-            except Exception as error:
-                seconds = self.wait_after(error)
-            await asyncio.sleep(seconds)
-
-    def call(self, attempt: Callable[[], T], sleep: Callable[[float], None]) -> T:
-        """Return the result of a blocking attempt, as `run` does."""
-        while True:
-            try:
                 result = attempt()
-                if self._patience is not None:
-                    self._patience.answered()
+                self._patience.answered()
                 return result
             except Exception as error:
                 seconds = self.wait_after(error)
@@ -183,29 +174,25 @@ class Retries:
             OutageError: No patience is left.
             FastdataError: ``error`` itself.
         """
+        failure = _Failure(error)
         self.failed += 1
-        self._cut += _is_cut(error)
+        self._cut += failure.is_cut
         counted = self.failed - self._cut // 2
-        seconds = time.monotonic() - self._begun
         # `from None`: a driver's traceback may contain credentials.
-        if not may_pass(error):
-            raise _final(error, self._what) from None
-        if self._patience is not None:
-            self._patience.failed(self._begun, self._what, error)
-        enough = self._tries if self._patience is not None or seconds <= _LONG else _ENOUGH
-        if counted >= min(self._tries, enough):
+        if not failure.may_pass:
+            raise failure.final(self._what) from None
+        self._patience.failed(self._begun, self._what, error)
+        seconds = time.monotonic() - self._begun
+        if counted >= self._tries:
             raise RemoteError(
                 f"{self._what}: failed {self.failed} times in {seconds:.0f} s; the last time: "
                 f"{describe_error(error)}",
-                "Check the network and the service's status, then run the same command again; "
-                "training resumes from its last checkpoint.",
+                _HINT,
             ) from None
         if not self._logged and seconds > _SILENT:
             self._logged = True
             _log.warning("%s: %s; retrying", self._what, describe_error(error))
-        asked = min(_asked_wait(error), _MOST_ASKED)
-        if self._patience is not None:
-            asked = min(asked, self._patience.left)
+        asked = min(failure.asked_wait, _MOST_ASKED, self._patience.left)
         return max(wait_before(max(counted, 1)), asked)
 
 
@@ -225,25 +212,7 @@ def may_pass(error: BaseException) -> bool:
     Temporary are time-outs, refused and reset connections, truncated responses, and the
     statuses 408, 425, 429 and 5xx.
     """
-    error = _real_error(error)
-    if isinstance(error, FastdataError) or is_no_space(error) or _lacks_credentials(error):
-        return False
-    if isinstance(error, (TimeoutError, ConnectionError)) or _is_cut(error):
-        return True
-    if type(error).__name__ in _PASSING_NAMES:
-        return True
-    status = _status(error)
-    if status is not None:
-        return status in PASSING_STATUS or _code(error) in _PASSING_CODES
-    if isinstance(error, OSError) and type(error).__module__.partition(".")[0] == "builtins":
-        if type(error) is not OSError or str(error).startswith("Forbidden"):
-            return False  # FileNotFoundError, PermissionError and their like
-        return error.errno in _PASSING_ERRNO
-    if getattr(error, "retryable", False) is True:  # google.auth
-        return True
-    return any(
-        base.__module__.partition(".")[0] in _NETWORK_PACKAGES for base in type(error).__mro__
-    ) and not isinstance(error, ValueError)
+    return _Failure(error).may_pass
 
 
 def describe_error(error: BaseException) -> str:
@@ -258,92 +227,83 @@ def describe_error(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-def _final(error: Exception, what: str) -> Exception:
-    real = _real_error(error)
-    if isinstance(error, (FastdataError, AttributeError, TypeError, NameError)):
-        return error
-    if isinstance(real, FileNotFoundError) or _status(real) in _MISSING_STATUS:
-        return FileNotFoundError(errno.ENOENT, "it does not exist", what)
-    if is_no_space(error):
-        return error
-    hint = "Check the URL, and --storage-option or the driver's environment variables."
-    refused = isinstance(real, PermissionError) or "Forbidden" in str(real)
-    if refused or _status(real) in _REFUSED_STATUS or _lacks_credentials(real):
-        hint = (
-            "Check the credentials (gcloud auth application-default login; aws configure) and "
-            "their permissions, or give others by --storage-option."
-        )
-    return RemoteError(f"{what}: {describe_error(real)}", hint)
+class _Failure:
+    """Failure of a request, as an error of a driver and its causes describe it.
 
-
-def _lacks_credentials(error: BaseException) -> bool:
-    """Return whether botocore found no credentials, so it sent no request."""
-    return type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError")
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes."""
-    cause: BaseException | None = error
-    for _ in range(_MOST_CAUSES):
-        if cause is None:
-            return
-        yield cause
-        cause = cause.__cause__
-
-
-_MOST_CAUSES = 8
-
-
-def _real_error(error: BaseException) -> BaseException:
-    """Return an error's cause if it is a FileNotFoundError, else the error.
-
-    fsspec's HTTP driver turns every error into a FileNotFoundError.
+    Attributes:
+        is_cut: A response came, but truncated or not valid HTTP.
+        status: The status of the server's response; None without one.
+        asked_wait: The seconds of a server's Retry-After; 0 without one.
     """
-    causes = (cause for cause in _chain(error) if not isinstance(cause, FileNotFoundError))
-    return next(causes, error) if isinstance(error, FileNotFoundError) else error
+
+    def __init__(self, error: BaseException) -> None:
+        causes = [error]
+        while causes[-1].__cause__ is not None and len(causes) < _MOST_CAUSES:
+            causes.append(causes[-1].__cause__)
+        # fsspec's HTTP driver turns every error into a FileNotFoundError.
+        others = (cause for cause in causes if not isinstance(cause, FileNotFoundError))
+        self._raised, self._error = error, next(others, error)
+        self._names = {base.__name__ for base in type(self._error).__mro__}
+        self.is_cut = False
+        self.status: int | None = None
+        self.asked_wait = 0.0
+        for cause in causes:
+            self.is_cut |= any(base.__name__ in _BROKEN for base in type(cause).__mro__)
+            response = getattr(cause, "response", None)  # botocore's
+            response = response if isinstance(response, dict) else {}
+            answer = response.get("ResponseMetadata", {})
+            own: Any = getattr(cause, "status" if hasattr(cause, "status") else "code", None)
+            passing = response.get("Error", {}).get("Code") in _PASSING_CODES
+            with suppress(TypeError, ValueError):
+                status = int(503 if passing else answer.get("HTTPStatusCode", own))
+                self.status = self.status or status
+            headers = getattr(cause, "headers", None) or answer.get("HTTPHeaders")
+            self.asked_wait = self.asked_wait or _asked_wait(headers)
+
+    @property
+    def may_pass(self) -> bool:
+        """See the function."""
+        error, kind = self._error, type(self._error)
+        if isinstance(error, FastdataError) or is_no_space(error) or self._names & _NO_CREDENTIALS:
+            return False
+        if isinstance(error, (TimeoutError, ConnectionError)) or self.is_cut:
+            return True
+        if self.status is not None:
+            return self.status in PASSING_STATUS
+        if isinstance(error, OSError) and kind.__module__ == "builtins":
+            if kind is not OSError or str(error).startswith("Forbidden"):
+                return False  # FileNotFoundError, PermissionError and their like
+            return error.errno in _PASSING_ERRNO
+        if getattr(error, "retryable", False) is True or self._names & _PASSING_NAMES:
+            return True
+        packages = {base.__module__.partition(".")[0] for base in kind.__mro__}
+        return bool(packages & _NETWORK_PACKAGES) and not isinstance(error, ValueError)
+
+    def final(self, what: str) -> BaseException:
+        """Return the error to raise for a failure that does not pass; ``what`` failed."""
+        error = self._error
+        mistakes = AttributeError, TypeError, NameError
+        if isinstance(self._raised, (FastdataError, CancelledError, *mistakes)):
+            return self._raised
+        if isinstance(error, FileNotFoundError) or self.status in _MISSING_STATUS:
+            return FileNotFoundError(errno.ENOENT, "it does not exist", what)
+        if is_no_space(self._raised):
+            return self._raised
+        hint = "Check the URL, and --storage-option or the driver's environment variables."
+        refused = isinstance(error, PermissionError) or "Forbidden" in str(error)
+        if refused or self.status in _REFUSED_STATUS or self._names & _NO_CREDENTIALS:
+            hint = (
+                "Check the credentials (gcloud auth application-default login; aws configure) and "
+                "their permissions, or give others by --storage-option."
+            )
+        return RemoteError(f"{what}: {describe_error(error)}", hint)
 
 
-def _is_cut(error: BaseException) -> bool:
-    """Return whether a response came, but truncated or not valid HTTP."""
-    names = {base.__name__ for cause in _chain(error) for base in type(cause).__mro__}
-    return not names.isdisjoint(_BROKEN)
-
-
-def _status(error: BaseException) -> int | None:
-    """Return the status of a server's response; None if there is none."""
-    for cause in _chain(error):
-        status = _response(cause).get("ResponseMetadata", {}).get("HTTPStatusCode")
-        if isinstance(status, int):
-            return status
-        for name in ("status", "code"):  # aiohttp, gcsfs
-            try:
-                return int(getattr(cause, name))
-            except (AttributeError, TypeError, ValueError):
-                continue
-    return None
-
-
-def _code(error: BaseException) -> str | None:
-    codes = (_response(cause).get("Error", {}).get("Code") for cause in _chain(error))
-    return next((code for code in codes if isinstance(code, str)), None)
-
-
-def _asked_wait(error: BaseException) -> float:
-    """Return the seconds of a server's Retry-After; 0 without one."""
-    for cause in _chain(error):
-        headers = getattr(cause, "headers", None)  # aiohttp's ignore case
-        if headers is None:
-            headers = _response(cause).get("ResponseMetadata", {}).get("HTTPHeaders", {})
-        with suppress(AttributeError):
-            text = str(headers.get("Retry-After") or headers.get("retry-after") or "")
-            if text.isdecimal():
-                return float(text)
-            with suppress(ValueError, TypeError, OverflowError):  # not a date
-                return max(parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
+def _asked_wait(headers: Any) -> float:
+    """Return the seconds of a response's Retry-After; 0 without one."""
+    with suppress(AttributeError, ValueError, TypeError, OverflowError):  # no headers, or no date
+        text = str(headers.get("Retry-After") or headers.get("retry-after"))  # aiohttp ignores case
+        if text.isdecimal():
+            return float(text)
+        return max(parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
     return 0.0
-
-
-def _response(error: BaseException) -> dict[str, Any]:
-    """Return the response that botocore stores in an error; empty if there is none."""
-    response = getattr(error, "response", None)
-    return response if isinstance(response, dict) else {}

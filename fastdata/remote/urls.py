@@ -52,12 +52,6 @@ def join_url(url: str, name: str) -> str:
     return f"{base.rstrip('/')}/{name}{query}"
 
 
-def folder_of(url: str) -> str:
-    """Return the URL of a file's folder."""
-    base, query = split_query(url)
-    return base.rstrip("/").rpartition("/")[0] + query
-
-
 def resolve_url(url: str, path: str) -> str:
     """Return the URL of a folder from its path relative to another one, with ``..`` resolved."""
     base, query = split_query(url)
@@ -93,7 +87,12 @@ def redact(url: str) -> str:
 
 def redact_text(text: str) -> str:
     """Return a driver's message without credentials: URLs redacted, known secrets removed."""
-    text = _IN_TEXT.sub(lambda match: _redact_any(match[0]), text)
+
+    def redacted(match: re.Match[str]) -> str:
+        base, mark, _ = match[0].partition("?")  # which begins a query in any scheme
+        return redact(base) + ("?***" if mark else "")
+
+    text = _IN_TEXT.sub(redacted, text)
     for secret in sorted(_secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
@@ -107,9 +106,7 @@ def remember_secrets(options: Mapping[str, Any]) -> None:
 def remember_query(url: str) -> None:
     """Have `redact_text` leave out a URL's query, which drivers may print without the URL."""
     query = split_query(url)[1].partition("#")[0][1:]
-    named = dict(parse_qsl(query))
-    secrets = (query, *_secret_values(named, False))
-    _secrets.update(dict.fromkeys(one for one in secrets if len(one) >= _SHORTEST_SECRET))
+    remember_secrets({**dict(parse_qsl(query)), "secret query": query})
 
 
 def _secret_values(value: Any, secret: bool) -> Iterable[str]:
@@ -126,12 +123,6 @@ def _secret_values(value: Any, secret: bool) -> Iterable[str]:
         and value.lower() not in _NO_SECRETS
     ):
         yield value
-
-
-def _redact_any(url: str) -> str:
-    """Redact a URL in a driver's message, where ``?`` begins a query in any scheme."""
-    base, mark, _ = url.partition("?")
-    return redact(base) + ("?***" if mark else "")
 
 
 def common_folder(locations: Sequence[str]) -> str:

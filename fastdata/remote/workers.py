@@ -48,13 +48,14 @@ class Workers:
                 threading.Thread(target=self._run, name="fastdata-remote", daemon=True).start()
 
     def _run(self) -> None:
-        try:
-            while (work := self._next()) is not None:
+        while (work := self._next()) is not None:
+            try:
                 work()
-                del work  # it may hold the last reference to a pass
-        finally:
-            with self._changed:
-                self._running -= 1
+            except BaseException:
+                with self._changed:
+                    self._running -= 1
+                raise
+            del work  # it may hold the last reference to a pass
 
     def _next(self) -> Callable[[], Any] | None:
         """Return what to run next; None after a while without any."""
@@ -63,6 +64,7 @@ class Workers:
             found = self._changed.wait_for(lambda: len(self._work) > 0, _IDLE)
             self._idle -= 1
             if not found:
+                self._running -= 1
                 return None
             work, _own.closed = self._work.popleft()
             return work
