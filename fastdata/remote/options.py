@@ -16,7 +16,7 @@ class RemoteOptions:
     Attributes:
         concurrency: Most requests under way at once, in one process.
         merge_gap: Most bytes between two samples that share a request. All gaps of a request
-            together are at most 1/32 of its samples' bytes.
+            together are at most 64 KiB, or 1/32 of its samples' bytes.
         max_request: Most bytes of a request for several samples. A single sample may be larger.
         memory: Most bytes requested or held at once; several sources of a loader share them.
             Samples of one request are held until the last of them has its batch. Requests are made

@@ -19,8 +19,10 @@ from fastdata.remote.workers import ClosedError, sleep
 
 T = TypeVar("T")
 Numbers: TypeAlias = npt.NDArray[np.int64]
-#: Most bytes between merged neighbours, as a part of the bytes needed.
+#: Most bytes between merged neighbours: as a part of the bytes needed, or as many as a request costs
+#: more than it would take to fetch them.
 _WASTE = 1 / 32
+_WORTH = 64 << 10
 #: Parts to fetch of samples that are fetched in part, by slot: `_native.Extents.plan_fetches`.
 Fetches: TypeAlias = Mapping[int, Sequence[int]]
 #: Problem of a sample whose checksum is wrong.
@@ -226,8 +228,8 @@ def merge(
     """Return the ranges in the order of requests, and where there each request begins.
 
     Neighbours with small gaps share a request. ``merge_gap`` limits the bytes between two of them;
-    ``waste`` limits the unneeded bytes of a request, as a part of the needed ones. ``max_request``
-    limits the bytes of a request of several.
+    ``waste`` limits the unneeded bytes of a request, as a part of the needed ones; 64 KiB may
+    always be. ``max_request`` limits the bytes of a request of several.
     """
     order = np.lexsort((ranges.starts, ranges.places))
     places, starts, stops = ranges.places[order], ranges.starts[order], ranges.stops[order]
@@ -244,7 +246,8 @@ def merge(
             ends = (tops[1:] - starts[first] > max_request) | (gaps > merge_gap)
             many = int(ends.argmax()) if ends.any() else len(ends)
             # The longest that wastes little: a gap after small images weighs less in the end.
-            little = np.flatnonzero(np.cumsum(gaps[:many]) <= waste * needed[:many])
+            most_waste = np.maximum(waste * needed[:many], _WORTH)
+            little = np.flatnonzero(np.cumsum(gaps[:many]) <= most_waste)
             first += 2 + int(little[-1]) if len(little) else 1
         if first < end:
             begins.append(first)
