@@ -29,6 +29,14 @@ os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 os.environ["NO_GCE_CHECK"] = "true"
 
 
+#: Options of each scheme that obstore does not know, so fsspec reads.
+ONLY_FSSPEC: dict[str, dict[str, Any]] = {
+    "http": {"size_policy": "head"},
+    "gs": {"session_kwargs": {"trust_env": False}},
+    "s3": {"cache_regions": False},
+}
+
+
 class Bucket(NamedTuple):
     """A bucket of this test's own."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -17,8 +19,10 @@ from typing import Any, NamedTuple
 
 import pytest
 from flaky_proxy import FAULTS, FlakyProxy
-from loader_data import CROPS, dataset, same
-from object_stores import Bucket, Store, send_tree
+from hangs import HANG
+from loader_data import CROPS, besides_fallback, dataset, same
+from object_stores import ONLY_FSSPEC, Bucket, Store, send_tree
+from prefork import Prefork
 from tiers import slow
 from web_server import Quiet, WebServer, serving
 
@@ -333,7 +337,7 @@ def client_of(loader: DataLoader[Any]) -> str:
 def test_which_client_reads(s3: Bucket, gcs: Bucket) -> None:
     s3_url, gcs_url = (send_tree(bucket, dataset("shards"), "data") for bucket in (s3, gcs))
     session = pytest.importorskip("aiobotocore.session").get_session()
-    with packed_store() as there:
+    with packed_store() as there, WebServer(dataset("shards"), query="token=1") as queried:
         cases: list[tuple[str, dict[str, Any], str]] = [
             (s3_url, s3.storage_options, "obstore"),
             (gcs_url, gcs.storage_options, "obstore"),
@@ -343,7 +347,7 @@ def test_which_client_reads(s3: Bucket, gcs: Bucket) -> None:
             (gcs_url, {**gcs.storage_options, "session_kwargs": {"trust_env": True}}, "fsspec"),
             (there.url, {"size_policy": "head"}, "fsspec"),
             (there.url, {"client_kwargs": {"trust_env": True}}, "fsspec"),
-            (f"{there.url}?token=1", {}, "fsspec"),
+            (f"{queried.url}?token=1", {}, "fsspec"),
             (f"memory://{gcs_url[5:]}", {}, "fsspec"),
             (f"file://{dataset('shards')}", {}, "fsspec"),
         ]
@@ -353,3 +357,134 @@ def test_which_client_reads(s3: Bucket, gcs: Bucket) -> None:
             loader = pass_of(Store(url, options, there.proxy))
             assert same(list(loader), expected())
             assert client_of(loader) == name, url
+
+
+#: Prints credentials that end soon. Their number of nanoseconds is part of the key.
+_PROCESS = """
+import datetime, json, time
+end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=2)
+print(json.dumps({"Version": 1, "AccessKeyId": f"own-{time.time_ns()}", "SecretAccessKey": "own",
+                  "SessionToken": "own-token", "Expiration": end.isoformat()}))
+"""
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+@pytest.mark.parametrize("name", ["fsspec", "obstore"])
+def test_credentials_that_end_in_the_middle_of_a_pass(
+    scheme: str, name: str, account: Path, monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    bucket = request.getfixturevalue({"gs": "gcs", "s3": "s3"}[scheme])
+    url = send_tree(bucket, dataset("shards"), "data")
+    script, profiles = account.with_name("process.py"), account.with_name("profiles")
+    script.write_text(_PROCESS)
+    profiles.write_text(f"[profile own]\ncredential_process = {sys.executable} {script}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(profiles))
+    with FlakyProxy(bucket.endpoint) as proxy:
+        options = {"endpoint_url": proxy.url}
+        options |= {"profile": "own"} if scheme == "s3" else {"token": str(account)}
+        options |= ONLY_FSSPEC[scheme] if name == "fsspec" else {}
+        there = Store(url, options, proxy)
+        loader = pass_of(there, replace(SMALL, memory=16 << 10))
+        batches = iter(loader)
+        found = [next(batches)]
+        time.sleep(3)
+        used = {one.headers["Authorization"] for one in proxy.exchanges}
+        proxy.clear()
+        found += batches
+        assert same(found, expected()) and client_of(loader) == name
+        assert loader.stats().remote.retries == 0
+        later = [one.headers["Authorization"] for one in proxy.matching("GET", ".tar")]
+        # A request may be under way, and wait in a thread, while they end.
+        assert len(later) > 10 and not used & {*later[4:]}
+
+
+# Processes.
+
+
+def _read(there: tuple[str, dict[str, Any]], results: Any) -> None:
+    loader = pass_of(Store(*there, None))  # type: ignore[arg-type]
+    digest = [batch[0].numpy().tobytes() for batch in loader]
+    results.send((digest, loader.dataset.read([4, 2]), client_of(loader)))
+
+
+@pytest.mark.parametrize(
+    ("start", "name"), [("fork", "fsspec"), ("spawn", "obstore"), slow("forkserver", "obstore")]
+)
+def test_children_of_a_process_that_reads(start: Any, name: str, gcs: Bucket) -> None:
+    url = send_tree(gcs, dataset("shards"), "data")
+    near = ImageDataset(dataset("shards"), CROPS)
+    digest = [batch[0].numpy().tobytes() for batch in expected()]
+    with gcs.through_proxy() as (bucket, proxy):
+        loader = pass_of(Store(url, bucket.storage_options, proxy), replace(SMALL, memory=16 << 10))
+        batches = iter(loader)
+        found = [next(batches)]
+        proxy.delay = 0.01  # requests are under way
+        context = multiprocessing.get_context(start)
+        for _ in range(2):
+            results, end = context.Pipe(False)
+            child = context.Process(target=_read, args=((url, bucket.storage_options), end))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads
+                child.start()
+            end.close()
+            assert results.poll(HANG)
+            assert results.recv() == (digest, near.read([4, 2]), name)
+            child.join(HANG)
+            assert child.exitcode == 0
+            found.append(next(batches))
+        found += batches
+        assert same(found, expected()) and client_of(loader) == "obstore"
+
+
+_EXIT = """
+import sys
+from fastdata.remote import RemoteOptions
+far = fastdata.ImageDataset(sys.argv[1], fastdata.transforms.CenterCrop(24),
+                            remote=RemoteOptions(max_request=1))
+loader = fastdata.DataLoader(far, batch_size=2, num_workers=1, order="sequential")
+batches = iter(loader)
+next(batches)
+print(loader.stats().remote.client)
+"""
+
+
+@pytest.mark.parametrize("times", [3, slow(20)])
+def test_exits_while_requests_are_under_way(times: int) -> None:
+    with packed_store() as there, Prefork("import torch, fastdata.loading, aiohttp") as running:
+        for number in range(times):
+            there.proxy.clear()
+            # Some answers never come.
+            left = count()
+            there.proxy.inject("stall", lambda one: ".tar" in one.path and next(left) > 8, 99)
+            there.proxy.delay = 0.002 * number
+            done = running.run(_EXIT, there.url)
+            assert (done.returncode, done.stdout) == (0, "obstore\n"), done.stderr
+            assert done.stderr == ""
+
+
+def test_a_server_that_only_fsspec_can_read() -> None:
+    near = DataLoader(ImageDataset(dataset("shards"), CROPS), 8, seed=3, order="sequential")
+    with packed_store() as there:
+        there.proxy.inject(
+            "503", lambda one: "object_store" in one.headers.get("User-Agent", ""), sys.maxsize
+        )
+        loader = pass_of(there)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                assert same(list(loader), list(near))
+                assert client_of(loader) == "fsspec"
+        assert len(besides_fallback(warned)) == 1
+        found = there.proxy.matching("GET", ".tar")
+        assert 0 < sum(one.fault is not None for one in found) < 20
+
+
+def test_a_server_that_fails_for_both_keeps_its_client() -> None:
+    with packed_store() as there:
+        there.proxy.inject_often(0.3, 1, ["503", "reset", "truncate"])
+        loader = pass_of(there)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            assert same(list(loader), expected())
+        assert client_of(loader) == "obstore" and not besides_fallback(warned)

@@ -204,7 +204,8 @@ async def _amazon_credentials(session: Any) -> dict[str, Any]:
         raise PermissionError("botocore finds no credentials")
     frozen = await found.get_frozen_credentials()
     expires = datetime.now(timezone.utc) + timedelta(seconds=_RENEWED)
-    expires = min(expires, getattr(found, "_expiry_time", None) or expires)
+    if until := getattr(found, "_expiry_time", None):
+        expires = min(expires, until.astimezone(timezone.utc))  # obstore refuses other time zones
     return {
         "access_key_id": frozen.access_key,
         "secret_access_key": frozen.secret_key,
