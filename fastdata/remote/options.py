@@ -85,5 +85,5 @@ class RemoteStats(NamedTuple):
     @classmethod
     def total(cls, parts: Sequence[RemoteStats]) -> RemoteStats:
         """Return the sums of the statistics of several sources."""
-        *columns, clients = zip(*parts, strict=True)
-        return cls(*map(sum, columns), ", ".join(sorted({*clients} - {""})))
+        sums = {name: sum(getattr(one, name) for one in parts) for name in cls._fields[:-1]}
+        return cls(**sums, client=", ".join(sorted({one.client for one in parts} - {""})))

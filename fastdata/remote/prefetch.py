@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,8 +20,8 @@ from fastdata.remote.checking import read_checked
 from fastdata.remote.options import RemoteOptions, RemoteStats
 from fastdata.remote.ranges import Numbers, Piece, RangeCache, RangeRequest, SampleRanges, plan
 from fastdata.remote.reader import RangeReader
-from fastdata.remote.workers import ClosedError
 from fastdata.storage.source import BlobColumn, PassRequest, Rows, Source
+from fastdata.waiting import Group
 
 #: Most bytes of samples held in memory beside a cache folder. More than the processor's caches
 #: hold makes an image cost a sixth more.
@@ -155,7 +156,7 @@ class RemotePass:
             # Prefetched pieces must not evict each other.
             self._most_pieces = max(self._cache.limit // (2 * self._options.piece_bytes), 2)
         self._lock = threading.Lock()
-        self._closed = threading.Event()
+        self._closed = Group()
         # Whether the first batches are being announced: planned one by one, they would not share
         # requests.
         self._is_filling = True
@@ -244,10 +245,8 @@ class RemotePass:
         """Return the pieces of the cache that hold a range; also one that was just released."""
         if self._cache is None:
             return []
-        (start,), (stop,) = (self._known.column(name, [number]) for name in ("start", "stop"))
-        file = self._known.files[number]
-        assert file is not None
-        return self._cache.pieces(file, int(start), int(stop))
+        ranges = self._known.ranges(np.array([number]))
+        return self._cache.pieces(ranges.files[0], int(ranges.starts[0]), int(ranges.stops[0]))
 
     def _release(self, numbers: Numbers) -> None:
         """Drop a use of known ranges, and free them after the last; with the lock held."""
@@ -334,11 +333,11 @@ class RemotePass:
         return stats._replace(cache_reads=reads, cache_fills=fills, cache_bytes=self._cache.used)
 
     def close(self) -> None:
-        """Begin no more requests; those under way end on their own.
+        """Begin no more requests, cancel those of fsspec; those of obstore end on their own.
 
         It takes no lock: garbage is collected anywhere, also by a thread that holds this one.
         """
-        self._closed.set()
+        self._closed.cancel()
 
     def _wake(self) -> None:
         """Let a thread of the reader look for work."""
@@ -352,7 +351,7 @@ class RemotePass:
         """Do what there is to do: make requests, fill pieces."""
         self._is_woken = False
         workers, done = self._reader.workers, None
-        with suppress(ClosedError):
+        with suppress(CancelledError):
             while (task := self._next_task(done)) is not None:
                 if workers.idle and (self._urgent or self._queue or self._new_pieces):
                     self._wake()  # another thread may find more
@@ -370,7 +369,7 @@ class RemotePass:
         """End a request; return the next thing to do, None if there is none, or no room."""
         with self._lock:
             self._end(done)
-            if self._closed.is_set():
+            if self._closed.cancelled:
                 return None
             if self._urgent:
                 return partial(self._run, self._urgent.popleft())
@@ -431,7 +430,7 @@ class RemotePass:
 
     def _end(self, request: RangeRequest | None) -> None:
         """Give a request's bytes, or error, to what waits for it; the caller holds the lock."""
-        if request is None or self._closed.is_set():
+        if request is None or self._closed.cancelled:
             return
         request.is_done = True
         if not request.left:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.errors import FastdataError
-from fastdata.remote.workers import ClosedError, sleep
+from fastdata.waiting import pause
 
 T = TypeVar("T")
 Numbers: TypeAlias = npt.NDArray[np.int64]
-#: Most bytes between merged neighbours: as a part of the bytes needed, or as many as a request costs
-#: more than it would take to fetch them.
+#: Most bytes between merged neighbours, as a part of the bytes needed; or as many as take no longer
+#: than a request.
 _WASTE = 1 / 32
 _WORTH = 64 << 10
 #: Parts to fetch of samples that are fetched in part, by slot: `_native.Extents.plan_fetches`.
@@ -197,9 +197,9 @@ class RangeCache(ABC):
                     outcome.set_exception(error)
                 with self._lock:
                     del self._running[piece]
-            with suppress(ClosedError):
+            with suppress(CancelledError):
                 return outcome.result()
-            sleep(0.001)  # raises ClosedError if this thread's pass is closed too
+            pause(0.001)  # raises CancelledError if this thread's pass is closed too
 
     @abstractmethod
     def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
