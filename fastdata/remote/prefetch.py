@@ -85,16 +85,17 @@ class Fetch:
         if not self.done():  # garbage may be collected while it is being set
             self._done.set()
 
-    def finish(self, answered: list[tuple[RangeRequest, int]]) -> None:
+    def finish(self, requests: list[RangeRequest], places: list[int]) -> None:
         """Take the bytes of each range from its request and place there; wake the thread."""
+        # No pairs: so many objects make Python look for garbage.
         slots, failed = self.wanted.slots.tolist(), self._failed
-        for slot, (request, place) in zip(slots, answered, strict=True):
+        for slot, request, place in zip(slots, requests, places, strict=True):
             if request.error is not None or place in request.wrong:
                 failed.setdefault(slot, request.error)
         good = [at for at, slot in enumerate(slots) if slot not in failed]
-        found = [answered[at] for at in good]
-        begins = np.array([request.begins[place] for request, place in found], np.int64)
-        self._parts = good, [request.data[place] for request, place in found], begins
+        data = [requests[at].data[places[at]] for at in good]
+        begins = np.array([requests[at].begins[places[at]] for at in good], np.int64)
+        self._parts = good, data, begins
         self._done.set()
 
     def attach(
@@ -250,7 +251,7 @@ class RemotePass:
 
     def _release(self, numbers: Numbers) -> None:
         """Drop a use of known ranges, and free them after the last; with the lock held."""
-        for number, request in self._known.release(numbers):
+        for number, request in zip(*self._known.release(numbers), strict=True):
             for piece in self._pieces_of(number):
                 self._pieces[piece] -= 1
                 if not self._pieces[piece]:
@@ -307,10 +308,9 @@ class RemotePass:
 
     def _finish(self, fetch: Fetch) -> None:
         """Hand a batch its bytes, and release its ranges; the caller holds the lock."""
-        numbers, requests = fetch.wanted.numbers, self._known.requests
-        members = self._known.column("member", numbers).tolist()
-        found: Any = zip(map(requests.__getitem__, numbers.tolist()), members, strict=True)
-        fetch.finish(list(found))
+        numbers, known = fetch.wanted.numbers, self._known
+        requests: Any = [known.requests[number] for number in numbers.tolist()]
+        fetch.finish(requests, known.column("member", numbers).tolist())
         self._release(numbers)
 
     def stats(self) -> RemoteStats:
