@@ -28,7 +28,7 @@ events {{}}
 http {{
     client_body_temp_path {folder}/1; proxy_temp_path {folder}/2; fastcgi_temp_path {folder}/3;
     uwsgi_temp_path {folder}/4; scgi_temp_path {folder}/5;
-    access_log off; sendfile on; keepalive_requests 1000000;
+    access_log off; sendfile on; tcp_nopush on; sendfile_max_chunk 8m; keepalive_requests 1000000;
     server {{ listen 127.0.0.1:{port}; root {root}; }}
 }}
 """
