@@ -8,7 +8,7 @@ import os
 import socket
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -184,15 +184,8 @@ def parse_storage_options(texts: tuple[str, ...] | list[str]) -> dict[str, Any]:
             )
         if name in options:
             raise UsageError(f"--storage-option {name} is given twice", "Give it once.")
-        try:
+        options[name] = value
+        with suppress(ValueError):
             options[name] = json.loads(value)
-        except ValueError:
-            options[name] = value
     remember_secrets(options)
     return options
-
-
-def has_protocol(fs: fsspec.AbstractFileSystem, *names: str) -> bool:
-    """Return whether a driver handles one of some schemes."""
-    schemes = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
-    return not set(names).isdisjoint(schemes)

@@ -18,18 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fastdata.errors import CorruptionError, RemoteError, UsageError
 from fastdata.remote.answers import SLOWEST, asking, require_length, state_of, too_long
 from fastdata.remote.clients import FsspecClient
-from fastdata.remote.drivers import (
-    BUCKETS,
-    STALLED,
-    StorageOptions,
-    empty_part,
-    has_protocol,
-    open_filesystem,
-)
+from fastdata.remote.drivers import BUCKETS, STALLED, StorageOptions, empty_part, open_filesystem
 from fastdata.remote.failures import TruncatedError
 from fastdata.remote.requests import call_driver, in_threads
 from fastdata.remote.retries import TRIES, Patience, Retries
-from fastdata.remote.urls import join_url, redact, split_query
+from fastdata.remote.urls import join_url, redact, scheme_of, split_query
 from fastdata.storage.cache import require_room
 from fastdata.storage.descriptors import write_exactly
 from fastdata.storage.files import crc32c_file, whole_file
@@ -62,7 +55,7 @@ def list_folders(url: str, storage_options: StorageOptions | None = None) -> lis
     listed = _list(fs, url, "ls", top)
     names = {str(one["name"]).rstrip("/") for one in listed if one["type"] == "directory"}
     # Else it is an empty object, name/, that web consoles create for a folder.
-    if top in names and has_protocol(fs, *BUCKETS) and fs.find(top, prefix="/"):
+    if top in names and scheme_of(url) in BUCKETS and fs.find(top, prefix="/"):
         raise empty_part(url)
     return sorted({name.rpartition("/")[2] for name in names - {top}} - {""})
 
@@ -72,7 +65,7 @@ def list_files(url: str, storage_options: StorageOptions | None = None) -> dict[
     fs, top = _open_listed(url, storage_options)
     prefix = top.rstrip("/") + "/"
     # Buckets list all folders at once. fsspec's own walk skips folders that it cannot list.
-    method = "find" if has_protocol(fs, *BUCKETS) else "ls"
+    method = "find" if scheme_of(url) in BUCKETS else "ls"
     files: dict[str, Mapping[str, Any]] = {}
     folders, seen = [top], {top}
     while folders:
@@ -195,7 +188,7 @@ def read_bytes(
     options: dict[str, Any] = {"start": 0, "end": most + 1}
     if getattr(fs, "async_impl", False):
         # s3fs would ask for the length and allocate whatever the server answers.
-        options = {"max_concurrency": 1} if has_protocol(fs, "s3") else {}
+        options = {"max_concurrency": 1} if scheme_of(url) in ("s3", "s3a") else {}
 
     def attempt() -> bytes:
         with asking(url, None, most):
@@ -273,7 +266,7 @@ def upload(
 
     def send() -> RemoteFile:
         # Buckets have no folders; drivers would try to create a bucket.
-        if has_protocol(fs, "file", "memory", "sftp", "ssh"):
+        if scheme_of(url) in ("file", "local", "memory", "sftp", "ssh"):
             call_driver(fs, "makedirs", None, path.rpartition("/")[0], exist_ok=True)
         # The service may need time to store the bytes that it received.
         seconds = 9 * STALLED + _longest(length)

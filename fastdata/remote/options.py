@@ -18,10 +18,10 @@ class RemoteOptions:
         merge_gap: Most bytes between two samples that share a request. All gaps of a request
             together are at most 1/32 of its samples' bytes.
         max_request: Most bytes of a request for several samples. A single sample may be larger.
-        memory: Most bytes requested or held at once. Samples of one request are held until the
-            last of them has its batch. Requests are made for the next half of it; samples to merge
-            are sought in all of it. Of row groups that a library decodes: most bytes of these,
-            unless three have more.
+        memory: Most bytes requested or held at once; several sources of a loader share them.
+            Samples of one request are held until the last of them has its batch. Requests are made
+            for the next half of it; samples to merge are sought in all of it. Of row groups that a
+            library decodes: most bytes of these, unless three have more.
         piece_bytes: Size of the pieces in a cache folder.
         timeout: Seconds after which an incomplete request is cancelled and retried; each
             256 KiB requested add a second.

@@ -143,11 +143,11 @@ class RemotePass:
         self._source, self._ranges_of = source, ranges_of
         self._reader, self._cache, self._options = reader, cache, options
         self._reader.patience.begin()
-        self._schedule, self._number, self._bad, plan_fetches, self._fields = request
+        self._schedule, self._number, self._bad, plan_fetches, self._fields, share = request
         # A cache folder holds whole pieces, so fetching rows alone saves nothing.
         self._plan_fetches = plan_fetches if self._cache is None else None
         #: Bytes that are announced ahead, and those that are under way or in memory.
-        self._reach = self._memory = self._options.memory
+        self._reach = self._memory = max(int(self._options.memory * share), 1)
         self._most_pieces = 0
         if self._cache is not None:
             self._reach = min(self._memory, self._cache.limit // 4)

@@ -165,6 +165,7 @@ class JoinedPass:
         self._starts, self._parts = starts, parts
         self._number = request.number
         self._passes: dict[int, Any] = {}
+        remote = sum(not source.capabilities.local for source in parts)
         for part, source in enumerate(parts):
             if source.capabilities.local:
                 continue
@@ -173,6 +174,7 @@ class JoinedPass:
                 schedule=_OwnBatches(request, first, stop),
                 number=partial(self._number_in, first),
                 bad=_OwnRows(request.bad, first, stop),
+                share=request.share / remote,
             )
             self._passes[part] = source.start_pass(own)
 

@@ -183,6 +183,7 @@ class PassRequest(NamedTuple):
         bad: Rows that no batch will have; may grow.
         plan_fetches: Returns the parts of large images that crops need; None for whole images.
         fields: The fields of images and blobs to prefetch.
+        share: Part of `fastdata.remote.RemoteOptions.memory` that the pass may use.
     """
 
     schedule: Lookahead
@@ -190,6 +191,7 @@ class PassRequest(NamedTuple):
     bad: Set[int]
     plan_fetches: Callable[[_native.Extents, Rows], Any] | None = None
     fields: Sequence[str] = ("image",)
+    share: float = 1.0
 
 
 class Blocks(NamedTuple):
