@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,3 +93,22 @@ def test_files(tmp_path: Path, size: int) -> None:
     assert crc32c_range(path, 10, 5) == crc32c(b"") == 0
     with pytest.raises(FileNotFoundError):
         crc32c_file(tmp_path / "missing")
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6), st.sets(st.integers(0, 5)))
+def test_wrong_parts(parts: list[bytes], damaged: set[int]) -> None:
+    data, ends = b"-" + b"".join(parts), np.cumsum([1, *map(len, parts)])
+    expected = [at for at in sorted(damaged) if at < len(parts)]
+    checks = [crc32c_bit_by_bit(part) for part in parts]
+    for at in expected:
+        checks[at] ^= 1
+    columns = np.array([ends[:-1], ends[1:], checks], np.int64)
+    assert _native.wrong_parts(memoryview(data), *columns) == expected
+    columns[2] = -1
+    assert _native.wrong_parts(data, *columns) == []
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (2, 1), (0, 4)])
+def test_parts_outside_of_the_data(start: int, stop: int) -> None:
+    with pytest.raises(ValueError, match="outside"):
+        _native.wrong_parts(b"123", np.array([start]), np.array([stop]), np.array([0]))

@@ -256,3 +256,19 @@ def test_every_flipped_bit_of_a_row_is_told_where_it_is_used(tmp_path: Path) -> 
         others = [i for i in range(5) if of_key or i != number]
         assert np.array_equal(out[others], right[others])
         overwrite(path, at, data[at : at + 1])
+
+
+def test_parts_of_an_answer(tmp_path: Path) -> None:
+    """Samples that lie in one buffer, and a sample whose rows do not fit."""
+    answer = b"..".join(IMAGES)
+    starts = np.cumsum([0, *(len(blob) + 2 for blob in IMAGES[:-1])])
+    stops, none = starts + [len(blob) for blob in IMAGES], np.full(len(IMAGES), -1)
+    extents = _native.Extents(write(tmp_path))
+    slots = np.arange(len(IMAGES))
+    extents.attach_parts(slots, [answer] * len(IMAGES), starts, stops, none)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert np.array_equal(decode_batch(extents, SIZE), EXPECTED)
+    for start, stop, at in ((0, len(answer) + 1, -1), (5, 4, -1), (0, 0, 3), (0, 10, 1 << 40)):
+        with pytest.raises(ValueError, match=r"outside|no such rows"):
+            extents.attach_parts([0], [answer], [start], [stop], [at])
