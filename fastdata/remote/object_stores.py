@@ -163,7 +163,7 @@ def _of_amazon(fs: Any, url: str, options: dict[str, Any]) -> RangeClient | None
     virtual = style == "virtual" or (is_amazons and style != "path")
     bundle = os.environ.get("AWS_CA_BUNDLE") or os.environ.get("REQUESTS_CA_BUNDLE")
 
-    def credentials() -> dict[str, Any]:
+    def credentials() -> Any:
         if fs.key:
             return {
                 "access_key_id": fs.key,
@@ -173,7 +173,7 @@ def _of_amazon(fs: Any, url: str, options: dict[str, Any]) -> RangeClient | None
             }
         return dict(run_on(fs.loop, _amazon_credentials(fs.session)))
 
-    def open_store(bucket: str, limits: dict[str, Any]) -> Any:
+    def open_store(bucket: str, limits: Any) -> Any:
         if bundle and endpoint.startswith("https"):
             with open(bundle, "rb") as file:
                 limits["root_certificate"] = file.read()
@@ -229,7 +229,7 @@ def _of_google(fs: Any, url: str, options: dict[str, Any]) -> RangeClient | None
 
     # Google's XML protocol: objects are files of a web server. obstore's own store demands
     # headers that emulators lack.
-    def open_store(bucket: str, limits: dict[str, Any]) -> Any:
+    def open_store(bucket: str, limits: Any) -> Any:
         place = f"{server.scheme}://{server.netloc}/{bucket}"
         return HTTPStore(place, client_options=limits, retry_config=_NO_RETRIES)
 
@@ -245,7 +245,7 @@ def _of_azure(fs: Any, url: str, options: dict[str, Any]) -> RangeClient | None:
     if len(known) != 1 or not options.get("account_name") or "@" in urlsplit(url).netloc:
         return None
 
-    def open_store(container: str, limits: dict[str, Any]) -> Any:
+    def open_store(container: str, limits: Any) -> Any:
         account: Any = {"account_name": options["account_name"], **known}
         return AzureStore(container, client_options=limits, retry_config=_NO_RETRIES, **account)
 
@@ -262,7 +262,7 @@ def _of_web(fs: Any, url: str, options: dict[str, Any]) -> RangeClient | None:
         return None
     base = f"{scheme_of(url)}://"
 
-    def open_store(host: str, limits: dict[str, Any]) -> Any:
+    def open_store(host: str, limits: Any) -> Any:
         return HTTPStore(base + host, client_options=limits, retry_config=_NO_RETRIES)
 
     idle = getattr(times, "sock_read", None) or STALLED

@@ -86,4 +86,4 @@ class RemoteStats(NamedTuple):
     def total(cls, parts: Sequence[RemoteStats]) -> RemoteStats:
         """Return the sums of the statistics of several sources."""
         *columns, clients = zip(*parts, strict=True)
-        return cls(*map(sum, columns), ", ".join(sorted({*clients} - {""})))
+        return cls._make([*map(sum, columns), ", ".join(sorted({*clients} - {""}))])
