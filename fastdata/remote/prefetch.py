@@ -244,7 +244,8 @@ class RemotePass:
         """Return the pieces of the cache that hold a range; also one that was just released."""
         if self._cache is None:
             return []
-        (start,), (stop,) = (self._known.column(name, np.array([number])) for name in ("start", "stop"))
+        at = np.array([number])
+        (start,), (stop,) = (self._known.column(name, at) for name in ("start", "stop"))
         file = self._known.files[number]
         assert file is not None
         return self._cache.pieces(file, int(start), int(stop))
