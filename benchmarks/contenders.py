@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ class Contender:
         adapter: File below ``benchmarks``, or any path, that loads in this way.
         environment: Folder below ``.venvs/peers`` whose interpreter runs the adapter.
         needs: Module with which this interpreter runs it where there is no such folder.
+        program: Program that it starts, of a Debian package of that name.
         folder: Where in the work folder its data is, which others may share; "tree" for the images
             as they are, "" for the dataset that the user named. With "{case}", each case has one.
         prepared_as: Variant to prepare the data with, if another.
@@ -48,6 +50,7 @@ class Contender:
     variant: str = ""
     environment: str = ""
     needs: str = ""
+    program: str = ""
     folder: str = "tree"
     prepared_as: str | None = None
     staged: bool = False
@@ -84,6 +87,8 @@ class Contender:
             return "there is no GPU"
         if not self.path.exists():
             return "its adapter is in a checkout of fastdata alone"
+        if self.program and not shutil.which(self.program):
+            return f"there is no {self.program}: apt-get install {self.program}"
         installed = has_module(self.needs) if self.needs else not self.environment
         if installed or self.interpreter != Path(sys.executable):
             return ""

@@ -53,13 +53,14 @@ class Figures(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """Figure of a run: ``part`` by ``whole``, with a factor; more of it may be better."""
+    """Figure of a run: ``part`` by ``whole``, with a factor; ``more`` of it may be better."""
 
     part: str
     whole: str = ""
     factor: float = 1.0
     form: str = ",.2f"
     more: bool = False
+    spread: bool = False  # whether tables show it
 
     def value(self, run: Run) -> float | None:
         """Return the figure; None if it was not measured."""
@@ -69,11 +70,13 @@ class Metric(NamedTuple):
 
 #: By the headings of columns.
 METRICS = {
-    "images/s": Metric("images", "seconds", 1, ",.0f", more=True),
+    "images/s": Metric("images", "seconds", 1, ",.0f", more=True, spread=True),
     "first batch, s": Metric("first_s"),
     "CPU ms an image": Metric("cpu_s", "images", 1e3),
     "private, MB": Metric("peak_private_bytes", "", 1e-6, ",.0f"),
     "read, kB an image": Metric("bytes_read", "images", 1e-3, ",.0f"),
+    "client CPU ms an image": Metric("client_cpu_s", "images", 1e3, ",.3f", spread=True),
+    "requests an image": Metric("requests", "images", 1, ",.3f"),
     "waiting, %": Metric("waited_s", "seconds", 100, ",.0f"),
 }
 SPEED, CPU = METRICS["images/s"], METRICS["CPU ms an image"]
@@ -202,7 +205,7 @@ def _cell(runs: list[Run], name: str, spread: bool = False) -> str:
     if not known:
         return "—"
     found, form = Spread.of(known), metric(name).form
-    return format(found, form) if spread and name == "images/s" else f"{found.median:{form}}"
+    return format(found, form) if spread and metric(name).spread else f"{found.median:{form}}"
 
 
 def _stored(contender: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ class Group:
     def cancel(self) -> None:
         """Cancel the requests under way, and later ones."""
         self.cancelled = True
-        for request, group in tuple(AWAITED.items()):
+        for request, group in AWAITED.copy().items():  # in one step, as threads add others
             if group is self:
                 request.cancel()
 

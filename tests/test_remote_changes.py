@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from email.message import Message
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -159,10 +160,10 @@ def test_a_source_that_changes_while_it_is_packed(
 class Redirecting(Quiet, BaseHTTPRequestHandler):
     status = 302
     target = ""
-    seen: ClassVar[list[dict[str, str]]] = []
+    seen: ClassVar[list[Message]] = []
 
     def do_GET(self) -> None:
-        self.seen.append(dict(self.headers))
+        self.seen.append(self.headers)
         self.send_response(self.status)
         self.send_header("Location", self.target + self.path)
         self.send_header("Content-Length", "0")
@@ -172,7 +173,7 @@ class Redirecting(Quiet, BaseHTTPRequestHandler):
 
 
 @contextmanager
-def redirecting(**attributes: Any) -> Iterator[tuple[str, list[dict[str, str]]]]:
+def redirecting(**attributes: Any) -> Iterator[tuple[str, list[Message]]]:
     handler: Any = type("Redirects", (Redirecting,), {**attributes, "seen": []})
     with serving(handler) as url:
         yield url, handler.seen

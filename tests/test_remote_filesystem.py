@@ -8,6 +8,7 @@ import random
 import socketserver
 import threading
 import time
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import ClassVar
 
@@ -33,6 +34,7 @@ from fastdata.remote.filesystem import (
 )
 from fastdata.remote.retries import Retries
 from fastdata.remote.urls import is_url, join_url, name_of, redact, redact_text
+from fastdata.waiting import awaited
 
 
 @pytest.fixture
@@ -231,6 +233,15 @@ def test_what_is_tried_again(error: Exception, tries: int, said: str) -> None:
         Retries("gs://b/x: reading it", 3).call(fail)
     assert len(calls) == tries
     assert "u:p" not in str(caught.value) and "k=v" not in str(caught.value)
+
+
+def test_a_cancelled_request_is_not_made_again() -> None:
+    request: Future[None] = Future()
+    request.cancel()
+    retries = Retries("gs://b/x", 3)
+    with pytest.raises(CancelledError):
+        retries.call(lambda: awaited(request))
+    assert retries.failed == 1
 
 
 def test_a_request_alone_has_patience(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,9 @@ def test_ranges_ask_for_what_is_needed_and_little_more(gcs: Bucket, container: s
         assert same(list(far), list(local(container)))
         asked = [e for e in proxy.matching("GET") if e.range]
         found = far.stats().remote
-        assert proxy.received() <= 1.05 * found.bytes_needed
+        # Small images have much between them in tars and LMDB: less than requests would cost.
+        most = 1.05 if container == "parquet" else 1.25
+        assert proxy.received() <= most * found.bytes_needed
         assert found.requests == len(asked)
         assert found.bytes_requested == proxy.received()
         if container == "parquet":  # where 4 bytes lie between neighbours
@@ -166,7 +168,7 @@ def test_merged_requests(extents: list[tuple[int, int, int]], gap: int, largest:
         assert len(members) == 1 or request.size <= largest
         # Nothing that is not needed comes along, but for a little between neighbours.
         covered = {byte for start, stop in spans for byte in range(start, stop)}
-        assert (request.size - len(covered)) * 32 <= sizes[members].sum()
+        assert request.size - len(covered) <= max(sizes[members].sum() / 32, 64 << 10)
         reach = spans[0][1]
         for start, stop in spans[1:]:
             assert start - reach <= gap

@@ -49,7 +49,9 @@ def few(root: str, images: int) -> list[tuple[str, int]]:
     return files[:: max(1, len(files) // images)][:images]
 
 
-def pack_tree(tree: str, out: str, variant: str, container: str = "lmdb") -> None:
+def pack_tree(
+    tree: str, out: str, variant: str, container: str = "lmdb", shuffle: bool = False
+) -> None:
     """Pack a tree, and link it."""
     from fastdata.converters import ImageFolder, PackOptions, pack
 
@@ -57,7 +59,7 @@ def pack_tree(tree: str, out: str, variant: str, container: str = "lmdb") -> Non
         ImageFolder(tree),
         Path(out, "packed"),
         container=container,
-        options=PackOptions(shuffle=False),
+        options=PackOptions(shuffle=shuffle),
     )
     Path(out, "tree").symlink_to(Path(tree).resolve())
 

@@ -23,6 +23,10 @@ Box stored_box(const Extent& extent, const Box& box, const SeekTable& table) {
   return Turn(extent.orientation).stored(box, table.width(), table.height());
 }
 
+// A sample that is fetched in part takes a request for each part, and splits those that its
+// neighbours share. So many bytes take as long.
+constexpr size_t kWorthRequests = 128 << 10;
+
 Fetch plan_fetch(const Extents& extents, size_t i, const std::vector<Box>& boxes) {
   ByteSpan seek_points;
   SeekTable table;
@@ -38,9 +42,9 @@ Fetch plan_fetch(const Extents& extents, size_t i, const std::vector<Box>& boxes
     mcus = around(mcus, table.mcus_of(box));
   }
   Fetch fetch{table.header_size(), table.header_crc(), {}};
-  if (boxes.empty() || !table.run_of(mcus, fetch.rows) ||
-      !worth_it(fetch.header + (fetch.rows.bytes.end - fetch.rows.bytes.begin), table.jpeg_size()))
-    return {};
+  if (boxes.empty() || !table.run_of(mcus, fetch.rows)) return {};
+  const size_t parts = fetch.header + (fetch.rows.bytes.end - fetch.rows.bytes.begin);
+  if (!worth_it(parts, table.jpeg_size()) || parts + kWorthRequests > table.jpeg_size()) return {};
   return fetch;
 }
 

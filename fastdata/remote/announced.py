@@ -83,7 +83,7 @@ class Announced:
         self.files += [None] * len(self._free)
         self.requests += [None] * len(self._free)
 
-    def release(self, numbers: Numbers) -> list[tuple[int, RangeRequest | None]]:
+    def release(self, numbers: Numbers) -> tuple[list[int], list[RangeRequest | None]]:
         """Drop a use of ranges; return those that are not known any more, and their requests."""
         uses = self._table["uses"]
         np.subtract.at(uses, numbers, 1)
@@ -97,7 +97,7 @@ class Announced:
         requests = [self.requests[number] for number in freed_numbers]
         for number in freed_numbers:
             self.requests[number] = None
-        return list(zip(freed_numbers, requests, strict=True))
+        return freed_numbers, requests
 
     def unplanned(self) -> Numbers:
         """Return the ranges that are in no request."""

@@ -32,11 +32,11 @@ from fastdata.errors import DatasetError, UsageError, is_no_space, warn
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.ranges import FileRef, Piece, RangeCache
 from fastdata.remote.reader import RangeReader
-from fastdata.remote.workers import sleep
 from fastdata.storage.cache import room
 from fastdata.storage.descriptors import read_exactly
 from fastdata.storage.files import is_open_file, open_file, remedy, sync, wait_for_lock
 from fastdata.storage.trust import is_own_file, make_cache_folder, open_own_file
+from fastdata.waiting import pause
 
 FOLDER = "fastdata-pieces"
 _NAME = re.compile(r"^(?:(?:part-\d{6,}-)?\d{6,}|p[0-9a-f]{24})-\d+\.(piece|partial)$")
@@ -183,7 +183,7 @@ class PieceCache(RangeCache):
                         if is_open_file(partial, descriptor):
                             partial.unlink()
                         os.close(descriptor)
-            sleep(_POLL)
+            pause(_POLL)
         return True
 
     def _claim(self, partial: Path) -> int | None:
@@ -261,7 +261,7 @@ class PieceCache(RangeCache):
                     os.ftruncate(descriptor, size)
                     self.used += size
                     return
-            sleep(0.005)
+            pause(0.005)
 
     def _evict(self, size: int) -> None:
         # Evict more than needed, so that the next piece need not count again.

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from concurrent.futures import CancelledError
+
 from fastdata.errors import FastdataError, RemoteError
 from fastdata.remote.ranges import RangeCache, RangeRequest
 from fastdata.remote.reader import RangeReader
 from fastdata.remote.retries import describe_error, wait_before
-from fastdata.remote.workers import ClosedError, sleep
+from fastdata.waiting import pause
 
 
 def read_checked(reader: RangeReader, cache: RangeCache | None, request: RangeRequest) -> None:
     """Read a request, or note why that failed, and which ranges were wrong at every try.
 
     Wrong ranges are evicted from the cache and read again, without the others. Runs on the
-    reader's threads; raises ClosedError alone.
+    reader's threads; raises CancelledError alone.
     """
     try:
         _read(reader, cache, request)
-    except (FastdataError, ClosedError) as error:
-        if isinstance(error, ClosedError):
-            raise
+    except CancelledError:
+        raise
+    except FastdataError as error:
         request.error = error
     except Exception as error:  # else what waits for it would wait for ever
         what = f"fetching failed: {describe_error(error)}"
@@ -46,4 +48,4 @@ def _read(reader: RangeReader, cache: RangeCache | None, request: RangeRequest) 
         if cache is not None and number == 0:
             cache.drop(left.file, left.start, left.stop)
         else:
-            sleep(wait_before(number))
+            pause(wait_before(number))

@@ -16,7 +16,7 @@ class RemoteOptions:
     Attributes:
         concurrency: Most requests under way at once, in one process.
         merge_gap: Most bytes between two samples that share a request. All gaps of a request
-            together are at most 1/32 of its samples' bytes.
+            together are at most 64 KiB, or 1/32 of its samples' bytes.
         max_request: Most bytes of a request for several samples. A single sample may be larger.
         memory: Most bytes requested or held at once; several sources of a loader share them.
             Samples of one request are held until the last of them has its batch. Requests are made
@@ -85,5 +85,5 @@ class RemoteStats(NamedTuple):
     @classmethod
     def total(cls, parts: Sequence[RemoteStats]) -> RemoteStats:
         """Return the sums of the statistics of several sources."""
-        *columns, clients = zip(*parts, strict=True)
-        return cls._make([*map(sum, columns), ", ".join(sorted({*clients} - {""}))])
+        sums = {name: sum(getattr(one, name) for one in parts) for name in cls._fields[:-1]}
+        return cls(**sums, client=", ".join(sorted({one.client for one in parts} - {""})))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,8 +20,8 @@ from fastdata.remote.checking import read_checked
 from fastdata.remote.options import RemoteOptions, RemoteStats
 from fastdata.remote.ranges import Numbers, Piece, RangeCache, RangeRequest, SampleRanges, plan
 from fastdata.remote.reader import RangeReader
-from fastdata.remote.workers import ClosedError
 from fastdata.storage.source import BlobColumn, PassRequest, Rows, Source
+from fastdata.waiting import Group
 
 #: Most bytes of samples held in memory beside a cache folder. More than the processor's caches
 #: hold makes an image cost a sixth more.
@@ -84,16 +85,17 @@ class Fetch:
         if not self.done():  # garbage may be collected while it is being set
             self._done.set()
 
-    def finish(self, answered: list[tuple[RangeRequest, int]]) -> None:
+    def finish(self, requests: list[RangeRequest], places: list[int]) -> None:
         """Take the bytes of each range from its request and place there; wake the thread."""
+        # No pairs: so many objects make Python look for garbage.
         slots, failed = self.wanted.slots.tolist(), self._failed
-        for slot, (request, place) in zip(slots, answered, strict=True):
+        for slot, request, place in zip(slots, requests, places, strict=True):
             if request.error is not None or place in request.wrong:
                 failed.setdefault(slot, request.error)
         good = [at for at, slot in enumerate(slots) if slot not in failed]
-        found = [answered[at] for at in good]
-        begins = np.array([request.begins[place] for request, place in found], np.int64)
-        self._parts = good, [request.data[place] for request, place in found], begins
+        data = [requests[at].data[places[at]] for at in good]
+        begins = np.array([requests[at].begins[places[at]] for at in good], np.int64)
+        self._parts = good, data, begins
         self._done.set()
 
     def attach(
@@ -155,7 +157,7 @@ class RemotePass:
             # Prefetched pieces must not evict each other.
             self._most_pieces = max(self._cache.limit // (2 * self._options.piece_bytes), 2)
         self._lock = threading.Lock()
-        self._closed = threading.Event()
+        self._closed = Group()
         # Whether the first batches are being announced: planned one by one, they would not share
         # requests.
         self._is_filling = True
@@ -244,15 +246,12 @@ class RemotePass:
         """Return the pieces of the cache that hold a range; also one that was just released."""
         if self._cache is None:
             return []
-        at = np.array([number])
-        (start,), (stop,) = (self._known.column(name, at) for name in ("start", "stop"))
-        file = self._known.files[number]
-        assert file is not None
-        return self._cache.pieces(file, int(start), int(stop))
+        ranges = self._known.ranges(np.array([number]))
+        return self._cache.pieces(ranges.files[0], int(ranges.starts[0]), int(ranges.stops[0]))
 
     def _release(self, numbers: Numbers) -> None:
         """Drop a use of known ranges, and free them after the last; with the lock held."""
-        for number, request in self._known.release(numbers):
+        for number, request in zip(*self._known.release(numbers), strict=True):
             for piece in self._pieces_of(number):
                 self._pieces[piece] -= 1
                 if not self._pieces[piece]:
@@ -309,10 +308,9 @@ class RemotePass:
 
     def _finish(self, fetch: Fetch) -> None:
         """Hand a batch its bytes, and release its ranges; the caller holds the lock."""
-        numbers, requests = fetch.wanted.numbers, self._known.requests
-        members = self._known.column("member", numbers).tolist()
-        found: Any = zip(map(requests.__getitem__, numbers.tolist()), members, strict=True)
-        fetch.finish(list(found))
+        numbers, known = fetch.wanted.numbers, self._known
+        requests: Any = [known.requests[number] for number in numbers.tolist()]
+        fetch.finish(requests, known.column("member", numbers).tolist())
         self._release(numbers)
 
     def stats(self) -> RemoteStats:
@@ -335,11 +333,11 @@ class RemotePass:
         return stats._replace(cache_reads=reads, cache_fills=fills, cache_bytes=self._cache.used)
 
     def close(self) -> None:
-        """Begin no more requests; those under way end on their own.
+        """Begin no more requests, cancel those of fsspec; those of obstore end on their own.
 
         It takes no lock: garbage is collected anywhere, also by a thread that holds this one.
         """
-        self._closed.set()
+        self._closed.cancel()
 
     def _wake(self) -> None:
         """Let a thread of the reader look for work."""
@@ -353,7 +351,7 @@ class RemotePass:
         """Do what there is to do: make requests, fill pieces."""
         self._is_woken = False
         workers, done = self._reader.workers, None
-        with suppress(ClosedError):
+        with suppress(CancelledError):
             while (task := self._next_task(done)) is not None:
                 if workers.idle and (self._urgent or self._queue or self._new_pieces):
                     self._wake()  # another thread may find more
@@ -371,7 +369,7 @@ class RemotePass:
         """End a request; return the next thing to do, None if there is none, or no room."""
         with self._lock:
             self._end(done)
-            if self._closed.is_set():
+            if self._closed.cancelled:
                 return None
             if self._urgent:
                 return partial(self._run, self._urgent.popleft())
@@ -432,7 +430,7 @@ class RemotePass:
 
     def _end(self, request: RangeRequest | None) -> None:
         """Give a request's bytes, or error, to what waits for it; the caller holds the lock."""
-        if request is None or self._closed.is_set():
+        if request is None or self._closed.cancelled:
             return
         request.is_done = True
         if not request.left:

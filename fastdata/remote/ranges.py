@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -15,12 +15,14 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.errors import FastdataError
-from fastdata.remote.workers import ClosedError, sleep
+from fastdata.waiting import pause
 
 T = TypeVar("T")
 Numbers: TypeAlias = npt.NDArray[np.int64]
-#: Most bytes between merged neighbours, as a part of the bytes needed.
+#: Most bytes between merged neighbours, as a part of the bytes needed; or as many as take no longer
+#: than a request.
 _WASTE = 1 / 32
+_WORTH = 64 << 10
 #: Parts to fetch of samples that are fetched in part, by slot: `_native.Extents.plan_fetches`.
 Fetches: TypeAlias = Mapping[int, Sequence[int]]
 #: Problem of a sample whose checksum is wrong.
@@ -195,9 +197,9 @@ class RangeCache(ABC):
                     outcome.set_exception(error)
                 with self._lock:
                     del self._running[piece]
-            with suppress(ClosedError):
+            with suppress(CancelledError):
                 return outcome.result()
-            sleep(0.001)  # raises ClosedError if this thread's pass is closed too
+            pause(0.001)  # raises CancelledError if this thread's pass is closed too
 
     @abstractmethod
     def pieces(self, file: FileRef, start: int, stop: int) -> list[Piece]:
@@ -226,8 +228,8 @@ def merge(
     """Return the ranges in the order of requests, and where there each request begins.
 
     Neighbours with small gaps share a request. ``merge_gap`` limits the bytes between two of them;
-    ``waste`` limits the unneeded bytes of a request, as a part of the needed ones. ``max_request``
-    limits the bytes of a request of several.
+    ``waste`` limits the unneeded bytes of a request, as a part of the needed ones; 64 KiB may
+    always be. ``max_request`` limits the bytes of a request of several.
     """
     order = np.lexsort((ranges.starts, ranges.places))
     places, starts, stops = ranges.places[order], ranges.starts[order], ranges.stops[order]
@@ -244,7 +246,8 @@ def merge(
             ends = (tops[1:] - starts[first] > max_request) | (gaps > merge_gap)
             many = int(ends.argmax()) if ends.any() else len(ends)
             # The longest that wastes little: a gap after small images weighs less in the end.
-            little = np.flatnonzero(np.cumsum(gaps[:many]) <= waste * needed[:many])
+            most_waste = np.maximum(waste * needed[:many], _WORTH)
+            little = np.flatnonzero(np.cumsum(gaps[:many]) <= most_waste)
             first += 2 + int(little[-1]) if len(little) else 1
         if first < end:
             begins.append(first)

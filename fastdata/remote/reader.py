@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -17,8 +18,9 @@ from fastdata.remote.object_stores import object_store_client
 from fastdata.remote.options import RemoteOptions
 from fastdata.remote.retries import Patience, Retries, describe_error
 from fastdata.remote.urls import is_url, redact
-from fastdata.remote.workers import ClosedError, Workers, sleep
+from fastdata.remote.workers import Workers
 from fastdata.storage.files import read_extent
+from fastdata.waiting import Group
 
 #: Requests in a row, as multiples of those at once, that only fsspec could make.
 _DOUBTS = 3
@@ -75,7 +77,7 @@ class RangeReader:
         """Return a range of a file that an index names, as a buffer; retry temporary errors.
 
         It blocks; call it from `workers`. Raise RemoteError if there is no such file or the server
-        ignores ranges, OutageError after failing for too long, ClosedError if nobody wants it.
+        ignores ranges, OutageError after failing for too long, CancelledError if nobody wants it.
         """
         if start == stop:
             return b""  # servers answer an empty range with the whole file, or an error
@@ -103,7 +105,7 @@ class RangeReader:
             return data
 
         try:
-            data = retries.call(attempt, sleep)
+            data = retries.call(attempt)
             if retries.failed:
                 self._doubt()
             return data
@@ -130,12 +132,12 @@ class RangeReader:
             )
 
     def run_all(self, works: Sequence[Callable[[], None]]) -> None:
-        """Run functions on the threads, until all have ended; Ctrl-C ends the waits of all."""
-        left, closed, done = len(works), threading.Event(), threading.Event()
+        """Run functions on the threads, until all have ended; Ctrl-C cancels all."""
+        left, group, done = len(works), Group(), threading.Event()
 
         def run(work: Callable[[], None]) -> None:
             nonlocal left
-            with suppress(ClosedError):
+            with suppress(CancelledError):
                 work()
             with self._lock:
                 left -= 1
@@ -144,11 +146,11 @@ class RangeReader:
 
         try:
             for work in works:
-                self.workers.submit(partial(run, work), closed)
+                self.workers.submit(partial(run, work), group)
             if works:
                 done.wait()
         finally:
-            closed.set()
+            group.cancel()
 
 
 #: `redact`, for the few files that are read again and again.

@@ -264,7 +264,9 @@ class _Failure:
     def may_pass(self) -> bool:
         """See the function."""
         error, kind = self._error, type(self._error)
-        if isinstance(error, FastdataError) or is_no_space(error) or self._names & _NO_CREDENTIALS:
+        if isinstance(error, (FastdataError, CancelledError)) or is_no_space(error):
+            return False
+        if self._names & _NO_CREDENTIALS:
             return False
         if isinstance(error, (TimeoutError, ConnectionError)) or self.is_cut:
             return True

@@ -7,12 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from fastdata.waiting import Group
+
 #: Seconds after which a thread without work ends.
 _IDLE = 10.0
-
-
-class ClosedError(Exception):
-    """What a thread works for is no longer wanted."""
 
 
 class Workers:
@@ -24,7 +22,7 @@ class Workers:
     def __init__(self, most: int) -> None:
         self._most = most
         self._running = self._idle = 0
-        self._work: deque[tuple[Callable[[], Any], threading.Event]] = deque()
+        self._work: deque[tuple[Callable[[], Any], Group]] = deque()
         self._changed = threading.Condition()
 
     @property
@@ -37,10 +35,10 @@ class Workers:
         """How many functions wait for a thread."""
         return len(self._work)
 
-    def submit(self, work: Callable[[], Any], closed: threading.Event) -> None:
-        """Run a function, which must not raise; its `sleep` ends when ``closed`` is set."""
+    def submit(self, work: Callable[[], Any], group: Group) -> None:
+        """Run a function, which must not raise, in a thread of a group."""
         with self._changed:
-            self._work.append((work, closed))
+            self._work.append((work, group))
             if self._idle >= len(self._work):
                 self._changed.notify()
             elif self._running < self._most:
@@ -66,20 +64,6 @@ class Workers:
             if not found:
                 self._running -= 1
                 return None
-            work, _own.closed = self._work.popleft()
+            work, group = self._work.popleft()
+            group.join()
             return work
-
-
-class _Own(threading.local):
-    """Value of each thread: the event that ends its waits."""
-
-    closed: threading.Event | None = None
-
-
-_own = _Own()
-
-
-def sleep(seconds: float) -> None:
-    """Wait; raise ClosedError as soon as what this thread works for is closed."""
-    if (_own.closed or threading.Event()).wait(seconds):
-        raise ClosedError
