@@ -99,7 +99,8 @@ class RangeReader:
                 data = fast.get(url, start, stop, seconds)
                 require_length(data, url, stop - start)
             except Exception as error:
-                raise UnexplainedError(describe_error(error)) from None
+                text = describe_error(error).partition(" Debug source:")[0]  # obstore's
+                raise UnexplainedError(text) from None
             self._doubts = 0
             return data
 
