@@ -55,6 +55,10 @@ def test_cold_storage_limits_where_memory_cannot_hold_the_dataset() -> None:
     # Single files belong into a container.
     tree = {"container": "files", "root": "sets/tree"}
     assert codes_of(found({"storage_cold": 100.0}, machine=small, data=tree)) == ["convert"]
+    # Of tables, whole row groups are read.
+    tables = {"container": "tables", "convert": "fastdata convert dataset --root tables"}
+    (advice,) = judge(found({"storage_cold": 100.0}, machine=small, data=tables)).advice
+    assert advice.command == "fastdata convert dataset --root tables --to shards"
     # Of some kinds of data, packing would lose the annotations.
     assert codes_of(
         found({"storage_cold": 100.0}, machine=small, data={**tree, "convert": ""})
