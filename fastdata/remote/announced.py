@@ -49,55 +49,61 @@ class Announced:
 
     def add(self, wanted: SampleRanges) -> tuple[Numbers, list[int]]:
         """Count a use of ranges; return their numbers, and those that were not known."""
-        numbers, fresh, known = [], [], self._numbers
-        for at, key in enumerate(wanted.keys.tolist()):
-            number = known.get(key)
-            if number is None:
-                if not self._free:
-                    self._grow()
-                number = known[key] = self._free.pop()
-                fresh.append(at)
-            numbers.append(number)
-        found = np.array(numbers, np.int64)
+        keys, known = wanted.keys.tolist(), self._numbers
+        numbers: list[Any] = list(map(known.get, keys))
+        # Of equal keys, the first.
+        fresh = {keys[at]: at for at in range(len(keys) - 1, -1, -1) if numbers[at] is None}
+        new: list[int] = []
         if fresh:
-            ranges, new = wanted.ranges, found[fresh]
-            rows = np.zeros(len(fresh), _COLUMNS)
-            rows["place"], rows["check"] = ranges.places[fresh], ranges.checks[fresh]
-            rows["start"], rows["stop"] = ranges.starts[fresh], ranges.stops[fresh]
-            rows["key"], rows["member"] = wanted.keys[fresh], _UNPLANNED
-            costs = rows["stop"] - rows["start"] + self._each
-            rows["position"] = self.farthest + np.cumsum(costs) - costs
-            self.farthest += int(costs.sum())
-            self._table[new] = rows
-            for at, number in zip(fresh, new.tolist(), strict=True):
-                self.files[number] = ranges.files[at]
-                if at in ranges.sound:
-                    self._sound[number] = ranges.sound[at]
+            while len(self._free) < len(fresh):
+                self._grow()
+            new = self._free[-len(fresh) :]
+            del self._free[-len(fresh) :]
+            known.update(zip(fresh, new, strict=True))
+            numbers = list(map(known.__getitem__, keys))
+            self._enter(new, wanted, list(fresh.values()))
+        found = np.array(numbers, np.int64)
         np.add.at(self._table["uses"], found, 1)
-        return found, [numbers[at] for at in fresh]
+        return found, new
+
+    def _enter(self, numbers: list[int], wanted: SampleRanges, places: list[int]) -> None:
+        """Enter new ranges, which are at some places of those wanted, under numbers."""
+        ranges, rows = wanted.ranges, np.zeros(len(numbers), _COLUMNS)
+        rows["place"], rows["check"] = ranges.places[places], ranges.checks[places]
+        rows["start"], rows["stop"] = ranges.starts[places], ranges.stops[places]
+        rows["key"], rows["member"] = wanted.keys[places], _UNPLANNED
+        costs = rows["stop"] - rows["start"] + self._each
+        rows["position"] = self.farthest + np.cumsum(costs) - costs
+        self.farthest += int(costs.sum())
+        self._table[numbers] = rows
+        for at, number in zip(places, numbers, strict=True):
+            self.files[number] = ranges.files[at]
+            if at in ranges.sound:
+                self._sound[number] = ranges.sound[at]
 
     def _grow(self) -> None:
         size = len(self._table)
         self._table = np.concatenate([self._table, np.zeros(max(size, 1024), _COLUMNS)])
-        self._free = list(range(len(self._table) - 1, size - 1, -1))
-        self.files += [None] * len(self._free)
-        self.requests += [None] * len(self._free)
+        self._free += range(size, len(self._table))
+        self.files += [None] * (len(self._table) - size)
+        self.requests += [None] * (len(self._table) - size)
 
     def release(self, numbers: Numbers) -> tuple[list[int], list[RangeRequest | None]]:
         """Drop a use of ranges; return those that are not known any more, and their requests."""
         uses = self._table["uses"]
         np.subtract.at(uses, numbers, 1)
-        freed = np.unique(numbers[uses[numbers] == 0])
-        rows, freed_numbers = self._table[freed], freed.tolist()
-        self.released += int((rows["stop"] - rows["start"]).sum()) + self._each * len(freed)
-        for key, number in zip(rows["key"].tolist(), freed_numbers, strict=True):
+        rows = np.unique(numbers[uses[numbers] == 0])
+        freed, known = rows.tolist(), self._table[rows]
+        self.released += int((known["stop"] - known["start"]).sum()) + self._each * len(freed)
+        for key in known["key"].tolist():
             del self._numbers[key]
-            self._sound.pop(number, None)
-        self._free += freed_numbers
-        requests = [self.requests[number] for number in freed_numbers]
-        for number in freed_numbers:
+        requests = [self.requests[number] for number in freed]
+        for number in freed:
             self.requests[number] = None
-        return freed_numbers, requests
+            if self._sound:
+                self._sound.pop(number, None)
+        self._free += freed
+        return freed, requests
 
     def unplanned(self) -> Numbers:
         """Return the ranges that are in no request."""

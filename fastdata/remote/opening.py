@@ -97,6 +97,8 @@ class FetchedSource(Source):
         self._present, self._ask_again = "", 0.0  # as of `generation_now`
         #: `FileRef.place` of each file, by its tag.
         self.places: dict[str, int] = {}
+        #: Files by the number that `_native.Extents` have, if that suffices.
+        self.shared: dict[int, FileRef] = {}
 
     @property
     @abstractmethod
@@ -152,7 +154,11 @@ class FetchedSource(Source):
         rows, starts = numbers[slots], extents.offsets[slots]
         stops, of = starts + extents.lengths[slots], extents.files[slots]
         columns = zip(*(one.tolist() for one in (slots, of, stops, rows)), strict=True)
-        files = [self.ref(extents, *row) for row in columns]
+        shared = self.shared
+        files = [
+            shared.get(file) or self.ref(extents, slot, file, stop, row)
+            for slot, file, stop, row in columns
+        ]
         places = np.array([file.place for file in files], np.int64)
         checks = extents.checksums[slots].astype(np.int64)
         ranges, at = Ranges(files, places, starts, stops, checks), np.full(len(slots), -1)
@@ -208,7 +214,6 @@ class RemoteSource(FetchedSource, IndexedSource):
     ) -> None:
         FetchedSource.__init__(self, url, cache, storage_options, options, text)
         self._whole = whole
-        self._shared: dict[int, FileRef] = {}
         manifest = Manifest.parse(self.text, redact(join_url(url, MANIFEST_NAME)))
         self.generation = manifest.generation
         index = self._open_index(manifest.index, manifest.samples)
@@ -302,13 +307,13 @@ class RemoteSource(FetchedSource, IndexedSource):
 
     def shared_file(self, number: int) -> FileRef:
         """Return a file of the manifest by its number."""
-        ref = self._shared.get(number)
+        ref = self.shared.get(number)
         if ref is None:
             whole = self._whole or self
             part = "" if self._whole is None else f"{name_of(self.url)}-"
             url, tag = self.files.places[number], f"{part}{number:06d}"
             place = whole.places.setdefault(tag, len(whole.places))
-            ref = self._shared[number] = FileRef(url, self.files.sizes[number], tag, place)
+            ref = self.shared[number] = FileRef(url, self.files.sizes[number], tag, place)
         return ref
 
     def ref(self, extents: _native.Extents, slot: int, file: int, stop: int, row: int) -> FileRef:

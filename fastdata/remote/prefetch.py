@@ -229,7 +229,7 @@ class RemotePass:
     def _announce(self, wanted: SampleRanges) -> _Wanted:
         """Note that a batch will need some ranges; the caller holds the lock."""
         numbers, new = self._known.add(wanted)
-        for number in new:
+        for number in new if self._cache is not None else ():
             for piece in self._pieces_of(number):
                 self._pieces[piece] += 1
                 if self._pieces[piece] == 1:
@@ -244,21 +244,22 @@ class RemotePass:
 
     def _pieces_of(self, number: int) -> list[Piece]:
         """Return the pieces of the cache that hold a range; also one that was just released."""
-        if self._cache is None:
-            return []
+        assert self._cache is not None
         ranges = self._known.ranges(np.array([number]))
         return self._cache.pieces(ranges.files[0], int(ranges.starts[0]), int(ranges.stops[0]))
 
     def _release(self, numbers: Numbers) -> None:
         """Drop a use of known ranges, and free them after the last; with the lock held."""
-        for number, request in zip(*self._known.release(numbers), strict=True):
+        freed, requests = self._known.release(numbers)
+        for number in freed if self._cache is not None else ():
             for piece in self._pieces_of(number):
                 self._pieces[piece] -= 1
                 if not self._pieces[piece]:
                     del self._pieces[piece]
                     self._new_pieces.pop(piece, None)
+        for request, many in Counter(requests).items():
             if request is not None:
-                request.left -= 1
+                request.left -= many
                 if not request.left and request.is_done:
                     self._outstanding -= request.size
 
