@@ -73,11 +73,12 @@ class RangeReader:
         client = self._fast or self._careful
         return "" if client is None else client.name
 
-    def read(self, url: str, start: int, stop: int) -> Any:
+    def read(self, url: str, start: int, stop: int, careful: bool = False) -> Any:
         """Return a range of a file that an index names, as a buffer; retry temporary errors.
 
-        It blocks; call it from `workers`. Raise RemoteError if there is no such file or the server
-        ignores ranges, OutageError after failing for too long, CancelledError if nobody wants it.
+        If ``careful``, fsspec reads: it also refuses compressed responses. It blocks; call it from
+        `workers`. Raise RemoteError if there is no such file or the server ignores ranges,
+        OutageError after failing for too long, CancelledError if nobody wants it.
         """
         if start == stop:
             return b""  # servers answer an empty range with the whole file, or an error
@@ -88,7 +89,7 @@ class RangeReader:
         retries = Retries(what, self.options.tries, self.patience)
 
         fast = self._fast
-        if fast is not None and not fast.reads(url):
+        if fast is not None and (careful or not fast.reads(url)):
             fast = None
 
         def attempt() -> Any:
