@@ -114,6 +114,15 @@ def test_a_file_is_not_missing_because_its_server_fails(tmp_path: Path) -> None:
             file_info(f"{there.url}/other", there.options)
 
 
+def test_ranges_of_compressed_files_are_errors() -> None:
+    with web_store(dataset("shards")) as there:
+        far = ImageDataset(there.url, storage_options=there.options)
+        there.proxy.more_headers = lambda one: [("Content-Encoding", "gzip")] * bool(one.range)
+        there.proxy.inject("corrupt", is_of(".tar"), times=99)
+        with pytest.raises(RemoteError, match=r"shard-\d+\.tar.*encoded \(gzip\)"):
+            far.read([5])
+
+
 def test_compressed_answers_are_refused_at_once(store: Callable[[Path], Any]) -> None:
     with store(dataset("shards")) as there:
         far = ImageDataset(there.url, storage_options=there.options)

@@ -316,6 +316,49 @@ def test_whole_files_are_no_ranges(ranges: bool, client: Client, tmp_path: Path)
 # Passes of a loader.
 
 
+#: Variables and options with which obstore would not do as the driver does, by scheme.
+ONLY_DRIVERS: list[tuple[str, dict[str, str], dict[str, Any]]] = [
+    ("s3", {"AWS_REQUEST_PAYER": "true"}, {}),
+    ("s3", {"AWS_SERVER_SIDE_ENCRYPTION": "sse-c"}, {}),
+    ("s3", {"AWS_SSE_CUSTOMER_KEY_BASE64": "AAAA"}, {}),
+    ("s3", {"AWS_S3_EXPRESS": "true"}, {}),
+    ("s3", {"AWS_USE_FIPS_ENDPOINT": "true"}, {}),
+    ("s3", {"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:2"}, {}),
+    *((scheme, {"http_proxy": "http://127.0.0.1:1"}, {}) for scheme in ("s3", "gs", "http")),
+    ("gs", {}, {"endpoint_url": "http://127.0.0.1:1/folder"}),
+]
+
+
+@pytest.mark.parametrize(("scheme", "environment", "options"), ONLY_DRIVERS)
+def test_only_the_driver_honours(
+    scheme: str, environment: dict[str, str], options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{scheme}://127.0.0.1/folder"
+    there = {"endpoint_url": "http://127.0.0.1:1"}
+    usual = {"s3": {**_KEY, **there}, "gs": {**there, "token": "anon"}, "http": {}}[scheme]
+    monkeypatch.setenv("NO_PROXY", "localhost")  # alone, it changes nothing
+    obstore_client(url, usual)
+    configure(monkeypatch, environment)
+    drivers._opened.clear()
+    options = {**usual, **options}
+    assert object_store_client(open_filesystem(url, options)[0], url, options) is None
+
+
+@pytest.mark.parametrize(
+    ("bucket", "asked"),
+    [("one", "one.s3.amazonaws.com:1/file"), ("a.bucket", "s3.amazonaws.com:1/a.bucket/file")],
+)
+def test_certificates_cover_no_dots_in_buckets(bucket: str, asked: str) -> None:
+    s3fs = pytest.importorskip("s3fs")
+    url = f"s3://{bucket}/file"
+    # Nothing listens at this port.
+    options = {**_KEY, "endpoint_url": "https://s3.amazonaws.com:1"}
+    client = object_store_client(s3fs.S3FileSystem(**options), url, options)
+    assert client is not None
+    with pytest.raises(Exception, match=f"https://{asked}"):
+        client.get(url, 0, 1, SECONDS)
+
+
 def pass_of(there: Store, options: RemoteOptions = SMALL, **more: Any) -> DataLoader[Any]:
     far = ImageDataset(there.url, CROPS, storage_options=there.options, remote=options)
     return DataLoader(far, 8, seed=3, num_workers=1, order="sequential", **more)
@@ -489,6 +532,20 @@ def test_a_server_that_fails_for_both_keeps_its_client() -> None:
             warnings.simplefilter("always")
             assert same(list(loader), expected())
         assert client_of(loader) == "obstore" and not besides_fallback(warned)
+
+
+def test_retries_of_files_that_obstore_does_not_read_are_no_doubts(tmp_path: Path) -> None:
+    (tmp_path / "odd+name").write_bytes(DATA)
+    options = RemoteOptions(concurrency=1, timeout=SECONDS)
+    with WebServer(tmp_path) as server, FlakyProxy(server.url) as proxy:
+        reader = RangeReader(proxy.url, {}, options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for start in range(5):
+                proxy.inject("503", lambda one: bool(one.range), 1)
+                data = reader.read(f"{proxy.url}/odd+name", start, start + 10)
+                assert bytes(data) == DATA[start : start + 10]
+        assert reader.client == "obstore" and reader.counts.retries == 5
 
 
 _CERTIFICATE = """

@@ -35,7 +35,7 @@ def _read(reader: RangeReader, cache: RangeCache | None, request: RangeRequest) 
         if cache is not None and (number == 0 or cache.only):
             data = cache.read(left.file, left.start, left.stop)
         else:
-            data = reader.read(left.file.url, left.start, left.stop)
+            data = reader.read(left.file.url, left.start, left.stop, careful=number > 1)
         wrong = left.take(data)
         if left is not request:
             for place, begin in zip(places, left.begins, strict=True):

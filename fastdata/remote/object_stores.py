@@ -47,6 +47,10 @@ _HANDED_ON: dict[str, set[str]] = {
 }
 #: Settings of botocore that obstore needs not know, or that are handed on.
 _AMAZON_CONFIG = {"read_timeout", "connect_timeout", "max_pool_connections", "retries", "s3"}
+#: Variables that obstore reads, but botocore does not.
+_AMAZON_ONLY_OBSTORE = re.compile(r"AWS_(REQUEST_PAYER|S3_EXPRESS|SERVER_SIDE_ENCRYPTION|SSE_\w+)")
+#: Names of buckets that can be part of a host's, covered by its certificate.
+_HOST_PART = re.compile(r"[a-z0-9][a-z0-9-]*[a-z0-9]")
 #: Options that are known only if they are false.
 _OFF = ("requester_pays", "version_aware")
 #: Seconds for which credentials that a driver renews are used before it is asked again.
@@ -137,7 +141,8 @@ def object_store_client(
         return None
     if not options.keys() <= _HANDED_ON[module] | _COMMON:
         return None
-    if any(options.get(name) for name in _OFF) or (getproxies() and module != "s3fs"):
+    # The clients do not use the same proxies, and do not read NO_PROXY alike.
+    if any(options.get(name) for name in _OFF) or getproxies().keys() & {"http", "https", "all"}:
         return None
     try:
         import obstore.store  # noqa: F401 - the first one loads it
@@ -159,8 +164,14 @@ def _of_amazon(fs: Any, url: str, options: dict[str, Any]) -> RangeClient | None
     style = ways.pop("addressing_style", None)
     if ways or not (fs.anon or meta.config.signature_version in ("s3v4", None)):
         return None
+    if meta.config.use_fips_endpoint or any(map(_AMAZON_ONLY_OBSTORE.fullmatch, os.environ)):
+        return None
     is_amazons = (urlsplit(endpoint).hostname or "").endswith(".amazonaws.com")
-    virtual = style == "virtual" or (is_amazons and style != "path")
+    wants_virtual = style == "virtual" or (is_amazons and style != "path")
+    # obstore prefers this variable to the endpoint that it is given.
+    preferred = os.environ.get("AWS_ENDPOINT_URL_S3")
+    if preferred is not None and (wants_virtual or preferred != endpoint):
+        return None
     bundle = os.environ.get("AWS_CA_BUNDLE") or os.environ.get("REQUESTS_CA_BUNDLE")
 
     def credentials() -> Any:
@@ -179,6 +190,7 @@ def _of_amazon(fs: Any, url: str, options: dict[str, Any]) -> RangeClient | None
                 limits["root_certificate"] = file.read()
         # A bucket's own host, where its name is part of a host's.
         at = endpoint
+        virtual = wants_virtual and bool(_HOST_PART.fullmatch(bucket))
         if virtual:
             scheme, _, host = endpoint.partition("://")
             at = f"{scheme}://{bucket}.{host}"
@@ -218,9 +230,11 @@ def _of_google(fs: Any, url: str, options: dict[str, Any]) -> RangeClient | None
     from obstore.store import HTTPStore
 
     idle = options.get("requests_timeout") or STALLED
+    server = urlsplit(fs.base)
     if not isinstance(idle, (int, float)) or getattr(fs, "_use_client_cert", False):
         return None
-    server = urlsplit(fs.base)
+    if server.path.strip("/") != "storage/v1":  # the endpoint is a folder of a server
+        return None
 
     def headers() -> dict[str, str]:
         sent: dict[str, str] = {}
@@ -241,8 +255,10 @@ def _of_azure(fs: Any, url: str, options: dict[str, Any]) -> RangeClient | None:
 
     names = {"account_key": "account_key", "sas_token": "sas_key", "anon": "skip_signature"}
     known = {names[name]: options[name] for name in names if options.get(name)}
-    # Without one of them, adlfs looks for credentials in many places.
-    if len(known) != 1 or not options.get("account_name") or "@" in urlsplit(url).netloc:
+    # adlfs and obstore look for credentials and endpoints in many variables, not the same ones.
+    if any(name.startswith("AZURE_") for name in os.environ) or len(known) != 1:
+        return None
+    if not options.get("account_name") or "@" in urlsplit(url).netloc:
         return None
 
     def open_store(container: str, limits: Any) -> Any:

@@ -73,11 +73,12 @@ class RangeReader:
         client = self._fast or self._careful
         return "" if client is None else client.name
 
-    def read(self, url: str, start: int, stop: int) -> Any:
+    def read(self, url: str, start: int, stop: int, careful: bool = False) -> Any:
         """Return a range of a file that an index names, as a buffer; retry temporary errors.
 
-        It blocks; call it from `workers`. Raise RemoteError if there is no such file or the server
-        ignores ranges, OutageError after failing for too long, CancelledError if nobody wants it.
+        If ``careful``, fsspec reads: it also refuses compressed responses. It blocks; call it from
+        `workers`. Raise RemoteError if there is no such file or the server ignores ranges,
+        OutageError after failing for too long, CancelledError if nobody wants it.
         """
         if start == stop:
             return b""  # servers answer an empty range with the whole file, or an error
@@ -87,10 +88,13 @@ class RangeReader:
         seconds = self.options.timeout + (stop - start) / SLOWEST
         retries = Retries(what, self.options.tries, self.patience)
 
+        fast = self._fast
+        if fast is not None and (careful or not fast.reads(url)):
+            fast = None
+
         def attempt() -> Any:
             self._count(stop - start, bool(retries.failed))
-            fast = self._fast
-            if fast is None or retries.failed or not fast.reads(url):
+            if fast is None or retries.failed:
                 assert self._careful is not None
                 data = self._careful.get(url, start, stop, seconds)
                 require_length(data, url, stop - start)
@@ -106,8 +110,8 @@ class RangeReader:
 
         try:
             data = retries.call(attempt)
-            if retries.failed:
-                self._doubt()
+            if fast is not None and retries.failed:
+                self._doubt(fast)
             return data
         except FileNotFoundError as error:
             raise RemoteError(
@@ -121,14 +125,14 @@ class RangeReader:
             self.counts.bytes += size
             self.counts.retries += again
 
-    def _doubt(self) -> None:
+    def _doubt(self, fast: RangeClient) -> None:
         """Note that fsspec could read what the fast client could not; use fsspec after many."""
-        fast, self._doubts = self._fast, self._doubts + 1
-        if fast is not None and self._doubts > _DOUBTS * self.options.concurrency:
+        self._doubts += 1
+        if self._fast is not None and self._doubts > _DOUBTS * self.options.concurrency:
             self._fast = None
             warn(
                 f"{fast.name} cannot read this server, fsspec can; fsspec reads on, more slowly. "
-                "Please report this."
+                "For a bucket in another region, set AWS_DEFAULT_REGION; else please report this."
             )
 
     def run_all(self, works: Sequence[Callable[[], None]]) -> None:
