@@ -42,8 +42,8 @@ class Workers:
             if self._idle >= len(self._work):
                 self._changed.notify()
             elif self._running < self._most:
-                self._running += 1
                 threading.Thread(target=self._run, name="fastdata-remote", daemon=True).start()
+                self._running += 1
 
     def _run(self) -> None:
         while (work := self._next()) is not None:
