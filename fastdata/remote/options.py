@@ -34,7 +34,7 @@ class RemoteOptions:
 
     concurrency: int = 32
     merge_gap: int = 4096
-    max_request: int = 2 << 20
+    max_request: int = 4 << 20
     memory: int = 1 << 30
     piece_bytes: int = 8 << 20
     timeout: float = 30.0

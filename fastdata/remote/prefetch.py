@@ -26,6 +26,8 @@ from fastdata.waiting import Group
 #: Most bytes of samples held in memory beside a cache folder. More than the processor's caches
 #: hold makes an image cost a sixth more.
 _HELD_OF_CACHE = 16 << 20
+#: Most bytes under way that no batch waits for: more only crowd the processor's caches.
+_UNDER_WAY = 32 << 20
 #: Most batches that are announced for each field.
 _MOST_COMING = 1024
 #: Part of the memory for which a range of any size counts in the look ahead: ranges cost time.
@@ -174,8 +176,8 @@ class RemotePass:
         #: `Announced.released` at which to plan again.
         self._plan_at = 0
         self._is_woken = False
-        #: Bytes under way or in memory, and most of them.
-        self._outstanding = self._peak = 0
+        #: Bytes under way or in memory, most of them, and those under way.
+        self._outstanding = self._peak = self._under_way = 0
         # Known samples in each piece of the cache folder.
         self._pieces: Counter[Piece] = Counter()
         # Those that no request is filling, in the order of the batches.
@@ -384,11 +386,15 @@ class RemotePass:
                 self._queue.popleft()
             if not self._queue and not self._is_filling:
                 self._plan()
-            room = self._memory - self._outstanding
-            if self._queue and (self._queue[0].size <= room or not self._outstanding):
+            if self._queue and self._has_room(self._queue[0].size):
                 self._begin(self._queue[0])
                 return partial(self._run, self._queue.popleft())
         return None
+
+    def _has_room(self, size: int) -> bool:
+        """Return whether to begin a request; one that is too large waits until it is alone."""
+        fits = size <= self._memory - self._outstanding or not self._outstanding
+        return fits and (size <= _UNDER_WAY - self._under_way or not self._under_way)
 
     def _plan(self, needed: Numbers | None = None) -> None:
         """Plan requests for known ranges, or for ranges that are needed now."""
@@ -413,6 +419,7 @@ class RemotePass:
         if self._cache is not None:
             for piece in self._cache.pieces(request.file, request.start, request.stop):
                 self._new_pieces.pop(piece, None)
+        self._under_way += request.size
         self._outstanding += request.size
         self._peak = max(self._peak, self._outstanding)
 
@@ -434,6 +441,7 @@ class RemotePass:
         if request is None or self._closed.cancelled:
             return
         request.is_done = True
+        self._under_way -= request.size
         if not request.left:
             self._outstanding -= request.size
         for fetch in request.waiting:

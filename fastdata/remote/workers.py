@@ -21,14 +21,16 @@ class Workers:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._running = self._idle = 0
+        self._running = 0
         self._work: deque[tuple[Callable[[], Any], Group]] = deque()
-        self._changed = threading.Condition()
+        #: What idle threads wait for. The last one goes first: the processor knows its memory.
+        self._idle: list[threading.Event] = []
+        self._lock = threading.Lock()
 
     @property
     def idle(self) -> bool:
         """Whether a thread waits for work, or may be started."""
-        return self._idle > 0 or self._running < self._most
+        return len(self._idle) > 0 or self._running < self._most
 
     @property
     def waiting(self) -> int:
@@ -37,33 +39,38 @@ class Workers:
 
     def submit(self, work: Callable[[], Any], group: Group) -> None:
         """Run a function, which must not raise, in a thread of a group."""
-        with self._changed:
+        with self._lock:
             self._work.append((work, group))
-            if self._idle >= len(self._work):
-                self._changed.notify()
+            if self._idle:
+                self._idle.pop().set()
             elif self._running < self._most:
                 threading.Thread(target=self._run, name="fastdata-remote", daemon=True).start()
                 self._running += 1
 
     def _run(self) -> None:
-        while (work := self._next()) is not None:
+        called = threading.Event()
+        while (work := self._next(called)) is not None:
             try:
                 work()
             except BaseException:
-                with self._changed:
+                with self._lock:
                     self._running -= 1
                 raise
             del work  # it may hold the last reference to a pass
 
-    def _next(self) -> Callable[[], Any] | None:
+    def _next(self, called: threading.Event) -> Callable[[], Any] | None:
         """Return what to run next; None after a while without any."""
-        with self._changed:
-            self._idle += 1
-            found = self._changed.wait_for(lambda: len(self._work) > 0, _IDLE)
-            self._idle -= 1
-            if not found:
-                self._running -= 1
-                return None
-            work, group = self._work.popleft()
-            group.join()
-            return work
+        while True:
+            with self._lock:
+                if self._work:
+                    work, group = self._work.popleft()
+                    group.join()
+                    return work
+                called.clear()
+                self._idle.append(called)
+            if not called.wait(_IDLE):
+                with self._lock:
+                    if called in self._idle:
+                        self._idle.remove(called)
+                        self._running -= 1
+                        return None
