@@ -154,7 +154,7 @@ class Retries:
         self._logged = False
         self._begun = time.monotonic()
 
-    def call(self, attempt: Callable[[], T], sleep: Callable[[float], None] = pause) -> T:
+    def call(self, attempt: Callable[[], T]) -> T:
         """Return the result of the first attempt that succeeds; raises as `wait_after`."""
         while True:
             try:
@@ -163,7 +163,7 @@ class Retries:
                 return result
             except Exception as error:
                 seconds = self.wait_after(error)
-            sleep(seconds)
+            pause(seconds)
 
     def wait_after(self, error: Exception) -> float:
         """Return the seconds to wait before the next try; raise if there is none.
