@@ -285,6 +285,23 @@ def test_subsets_states_and_samplers(gcs: Bucket) -> None:
     assert same(list(resumed), whole[3:])
 
 
+def test_a_machine_that_starts_few_threads(gcs: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a container's limit of threads is reached: those that run make the requests."""
+    started, start = [], threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "fastdata-remote":
+            if started:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+        start(thread)
+
+    far = loader(remote(put(gcs), gcs, options=replace(SMALL, max_request=1)), timeout=HANG)
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    assert same(list(far), list(local()))
+    assert len(started) == 1
+
+
 def test_an_early_break_leaves_nothing_behind(gcs: Bucket, tmp_path: Path) -> None:
     put(gcs)
     with gcs.through_proxy() as (bucket, proxy):

@@ -44,8 +44,13 @@ class Workers:
             if self._idle:
                 self._idle.pop().set()
             elif self._running < self._most:
-                threading.Thread(target=self._run, name="fastdata-remote", daemon=True).start()
-                self._running += 1
+                thread = threading.Thread(target=self._run, name="fastdata-remote", daemon=True)
+                try:
+                    thread.start()
+                    self._running += 1
+                except RuntimeError:  # the machine allows no more: those that run do the work
+                    if not self._running:
+                        raise
 
     def _run(self) -> None:
         called = threading.Event()
