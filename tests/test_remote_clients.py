@@ -66,7 +66,7 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 @pytest.fixture(autouse=True)
 def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open drivers anew, without this machine's credentials."""
+    """Forget drivers that other tests opened, and the credentials of this machine."""
     monkeypatch.setattr(drivers, "_opened", {})
     for name in os.environ:
         if name.startswith(("AWS_", "GOOGLE_", "STORAGE_", "FSSPEC_")):
@@ -264,7 +264,6 @@ def test_faults_are_errors(fault: str, there: Store, client: Client) -> None:
     reader = client(url, there.options)
     assert bytes(reader.get(url, 0, 1000, SECONDS)) == DATA[:1000]
     there.proxy.inject(fault, times=sys.maxsize)
-    begun = time.monotonic()
     if fault in _UNSEEN:
         with suppress(Exception):
             data = reader.get(url, 1000, 51_000, SECONDS)
@@ -272,7 +271,6 @@ def test_faults_are_errors(fault: str, there: Store, client: Client) -> None:
     else:
         with pytest.raises(Exception):  # noqa: B017, PT011 - clients have errors of their own
             require_length(reader.get(url, 1000, 51_000, SECONDS), url, 50_000)
-    assert time.monotonic() - begun < 60
     assert there.proxy.exchanges[-1].fault == fault
     there.proxy.clear()
     assert bytes(reader.get(url, 1000, 51_000, SECONDS)) == DATA[1000:51_000]

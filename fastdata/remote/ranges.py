@@ -106,6 +106,8 @@ class RangeRequest:
         wrong: Places of the ranges whose bytes are wrong.
         error: Why none has come.
         left: How many ranges a pass still needs.
+        is_begun: Whether it was sent, or is the next to be.
+        is_done: Whether it was answered, or has failed.
         waiting: What waits for it.
     """
 

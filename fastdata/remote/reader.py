@@ -78,7 +78,7 @@ class RangeReader:
 
         If ``careful``, fsspec reads: it also refuses compressed responses. It blocks; call it from
         `workers`. Raise RemoteError if there is no such file or the server ignores ranges,
-        OutageError after failing for too long, CancelledError if nobody wants it.
+        OutageError if the server fails for too long, CancelledError if the pass was closed.
         """
         if start == stop:
             return b""  # servers answer an empty range with the whole file, or an error
@@ -87,7 +87,6 @@ class RangeReader:
         what = f"{_shown(url)}: reading bytes {start} to {stop}"
         seconds = self.options.timeout + (stop - start) / SLOWEST
         retries = Retries(what, self.options.tries, self.patience)
-
         fast = self._fast
         if fast is not None and (careful or not fast.reads(url)):
             fast = None
