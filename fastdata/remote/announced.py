@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from fastdata.remote.ranges import FileRef, Numbers, RangeRequest, Ranges, SampleRanges
+from fastdata.remote.ranges import (
+    FileRef,
+    Numbers,
+    RangeRequest,
+    Ranges,
+    SampleRanges,
+    Sound,
+    sound_of,
+)
 
 _NAMES = ("place", "start", "stop", "check", "key", "uses", "position", "member")
 _COLUMNS = np.dtype([(name, np.int64) for name in _NAMES])
@@ -36,7 +43,7 @@ class Announced:
         self._table = np.zeros(0, _COLUMNS)
         self._free: list[int] = []
         self._numbers: dict[int, int] = {}
-        self._sound: dict[int, Callable[[Any], bool]] = {}
+        self._sound: Sound = {}
 
     @property
     def ahead(self) -> int:
@@ -112,11 +119,9 @@ class Announced:
 
     def ranges(self, numbers: Numbers) -> Ranges:
         """Return ranges by their numbers."""
-        rows, own = self._table[numbers], numbers.tolist()
-        files: list[Any] = [self.files[number] for number in own]
-        sound = {}
-        if self._sound:
-            sound = {at: self._sound[one] for at, one in enumerate(own) if one in self._sound}
+        rows = self._table[numbers]
+        files: list[Any] = [self.files[number] for number in numbers.tolist()]
+        sound = sound_of(self._sound, numbers)
         return Ranges(files, rows["place"], rows["start"], rows["stop"], rows["check"], sound)
 
     def put(self, numbers: Numbers, request: RangeRequest) -> None:

@@ -43,6 +43,17 @@ class FileRef(NamedTuple):
     place: int = -1
 
 
+#: Functions that return whether bytes are right, by the number of the range.
+Sound: TypeAlias = dict[int, Callable[[Any], bool]]
+
+
+def sound_of(sound: Sound, numbers: Numbers) -> Sound:
+    """Return the functions of some ranges, by their places among ``numbers``."""
+    if not sound:  # most datasets have none
+        return {}
+    return {at: sound[one] for at, one in enumerate(numbers.tolist()) if one in sound}
+
+
 #: A piece of a file in a cache folder, or a row group of a table, by its number.
 Piece: TypeAlias = tuple[FileRef, int]
 
@@ -65,17 +76,14 @@ class Ranges:
     starts: Numbers
     stops: Numbers
     checks: Numbers
-    sound: dict[int, Callable[[Any], bool]] = field(default_factory=dict)
+    sound: Sound = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.files)
 
     def request(self, members: Numbers) -> RangeRequest:
         """Return the request for some ranges, which are of one file and ascend."""
-        sound = {}
-        if self.sound:
-            numbers = enumerate(members.tolist())
-            sound = {at: self.sound[one] for at, one in numbers if one in self.sound}
+        sound = sound_of(self.sound, members)
         starts, stops = self.starts[members], self.stops[members]
         return RangeRequest(self.files[members[0]], starts, stops, self.checks[members], sound)
 
@@ -115,7 +123,7 @@ class RangeRequest:
     starts: Numbers
     stops: Numbers
     checks: Numbers
-    sound: dict[int, Callable[[Any], bool]]
+    sound: Sound
     data: list[Any] = field(default_factory=list)
     begins: list[int] = field(default_factory=list)
     wrong: Collection[int] = ()
@@ -139,9 +147,8 @@ class RangeRequest:
 
     def part(self, places: list[int]) -> RangeRequest:
         """Return the request for some of its ranges."""
-        sound = {at: self.sound[one] for at, one in enumerate(places) if one in self.sound}
         arrays = self.starts[places], self.stops[places], self.checks[places]
-        return RangeRequest(self.file, *arrays, sound)
+        return RangeRequest(self.file, *arrays, sound_of(self.sound, np.array(places)))
 
     def take(self, data: Any) -> list[int]:
         """Take the request's bytes; return the places of the ranges that are wrong."""
