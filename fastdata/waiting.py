@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from concurrent import futures
-from concurrent.futures import Future
-from contextlib import suppress
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -46,6 +47,28 @@ def awaited(request: Future[Any], seconds: float | None = None) -> Any:
     finally:
         del AWAITED[request]
         request.cancel()
+
+
+@contextmanager
+def cancelling(stop: Callable[[], Any]) -> Iterator[None]:
+    """Call a function from another thread if requests of this thread are cancelled inside.
+
+    Raise CancelledError then, whatever the block raises.
+    """
+    request: Future[Any] = Future()
+    request.add_done_callback(lambda _: stop())
+    AWAITED[request] = group = _group.get()
+    try:
+        if group is not None and group.cancelled:
+            request.cancel()
+        yield
+    except Exception:
+        if request.cancelled():
+            raise CancelledError from None
+        raise
+    finally:
+        del AWAITED[request]
+        request.set_running_or_notify_cancel()  # too late to cancel it
 
 
 def pause(seconds: float) -> None:

@@ -29,7 +29,7 @@ os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 os.environ["NO_GCE_CHECK"] = "true"
 
 
-#: Options of each scheme that obstore does not know, so fsspec reads.
+#: Options of each scheme with which fsspec reads.
 ONLY_FSSPEC: dict[str, dict[str, Any]] = {
     "http": {"size_policy": "head"},
     "gs": {"session_kwargs": {"trust_env": False}},

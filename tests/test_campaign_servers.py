@@ -25,12 +25,10 @@ OPTIONS = RemoteOptions(timeout=2.0, max_request=1, piece_bytes=16 << 10)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("client", ["obstore", "fsspec"])
+@pytest.mark.parametrize("client", ["http", "fsspec"])
 def test_servers_that_break_one_answer_in_ten(
     store: Callable[[Path], Any], client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if client == "obstore":
-        pytest.importorskip("obstore")
     folders = [dataset(container) for container in ("shards", "parquet", "lmdb")]
     folders.append(test_partial_fetches.dataset())  # large photographs, read in parts
     found: Counter[str] = Counter()

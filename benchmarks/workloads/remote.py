@@ -20,8 +20,8 @@ _CASES: dict[str, tuple[str, float, float]] = {
     "nginx, random order": ("random", 0.0, 0.0),
     "20 ms away, 1 Gbit/s": ("auto", 0.02, 125e6),
 }
-#: Options of the driver. The last one is the driver's default, and none that obstore could heed.
-_CLIENTS: dict[str, dict[str, Any]] = {"local": {}, "obstore": {}, "fsspec": {"size_policy": None}}
+#: Options of the driver. The last one is the driver's default, and none that the client knows.
+_CLIENTS: dict[str, dict[str, Any]] = {"local": {}, "http": {}, "fsspec": {"size_policy": None}}
 _PREPARE = partial(pack_tree, container="shards", shuffle=True)
 _COLUMNS = "images/s|sockets alone, images/s|first batch, s|CPU ms an image"
 _COLUMNS += "|client CPU ms an image|requests an image|held, MB"

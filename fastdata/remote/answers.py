@@ -34,7 +34,7 @@ _SECONDS = 60.0
 #: Connections of s3fs: as many as `RemoteOptions.concurrency` by default. Its own limit is 10.
 _CONNECTIONS = 32
 #: Values of Content-Encoding that leave bytes unchanged. Amazon stores the last with some files.
-_PLAIN = {"", "identity", "aws-chunked"}
+PLAIN_ENCODINGS = {"", "identity", "aws-chunked"}
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/")
 #: Headers that name the state of a file; `state_number` records which one. The first is none.
 _STATE_HEADERS = ("", "X-Goog-Generation", "ETag", "Last-Modified")
@@ -260,7 +260,7 @@ class _Body:
     def _check_headers(self) -> None:
         response, (url, start, stop, state) = self._response, self._asked
         encoding = response.headers.get("Content-Encoding", "")
-        if encoding.lower() not in _PLAIN:
+        if encoding.lower() not in PLAIN_ENCODINGS:
             raise RemoteError(
                 f"{redact(url)}: the server sends it encoded ({encoding[:80]}) despite the request",
                 "Configure the server to send these files unchanged: no compression, no "

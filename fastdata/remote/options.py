@@ -67,8 +67,8 @@ class RemoteStats(NamedTuple):
         cache_fills: Pieces that this process added to the folder; row groups decoded.
         cache_bytes: Bytes of all datasets' pieces in the folder, when last counted; those of row
             groups in memory.
-        client: Name of the client that requests ranges: obstore, or fsspec. Several are joined by
-            commas.
+        client: Name of the client that requests ranges: http (fastdata's own) or fsspec. Several
+            are joined by commas.
     """
 
     requests: int = 0

@@ -176,6 +176,8 @@ class RemotePass:
         #: `Announced.released` at which to plan again.
         self._plan_at = 0
         self._is_woken = False
+        #: Whether another thread may find something to do.
+        self._are_more = False
         #: Bytes under way or in memory, most of them, and those under way.
         self._outstanding = self._peak = self._under_way = 0
         # Known samples in each piece of the cache folder.
@@ -336,7 +338,7 @@ class RemotePass:
         return stats._replace(cache_reads=reads, cache_fills=fills, cache_bytes=self._cache.used)
 
     def close(self) -> None:
-        """Begin no more requests, cancel those of fsspec; those of obstore end on their own.
+        """Begin no more requests, and cancel those under way.
 
         It takes no lock: garbage is collected anywhere, also by a thread that holds this one.
         """
@@ -356,8 +358,8 @@ class RemotePass:
         workers, done = self._reader.workers, None
         with suppress(CancelledError):
             while (task := self._next_task(done)) is not None:
-                if workers.idle and (self._urgent or self._queue or self._new_pieces):
-                    self._wake()  # another thread may find more
+                if workers.idle and self._are_more:
+                    self._wake()
                 done = task()
                 if workers.waiting and not self._is_woken:  # others come first
                     self._settle(done)
@@ -375,20 +377,23 @@ class RemotePass:
             if self._closed.cancelled:
                 return None
             if self._urgent:
+                self._are_more = True
                 return partial(self._run, self._urgent.popleft())
             filled = len(self._pieces) - len(self._new_pieces)
             if self._new_pieces and self._filling < _MOST_FILLS and filled < self._most_pieces:
                 self._filling += 1
                 piece = next(iter(self._new_pieces))
                 del self._new_pieces[piece]
+                self._are_more = True
                 return partial(self._fill, piece)
             while self._queue and (self._queue[0].is_begun or not self._queue[0].left):
                 self._queue.popleft()
             if not self._queue and not self._is_filling:
                 self._plan()
             if self._queue and self._has_room(self._queue[0].size):
-                self._begin(self._queue[0])
-                return partial(self._run, self._queue.popleft())
+                self._begin(request := self._queue.popleft())
+                self._are_more = bool(self._queue) and self._has_room(self._queue[0].size)
+                return partial(self._run, request)
         return None
 
     def _has_room(self, size: int) -> bool:

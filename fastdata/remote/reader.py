@@ -14,8 +14,9 @@ from fastdata.errors import RemoteError, warn
 from fastdata.remote.answers import SLOWEST, require_length
 from fastdata.remote.clients import FsspecClient, RangeClient
 from fastdata.remote.drivers import open_filesystem
-from fastdata.remote.object_stores import object_store_client
+from fastdata.remote.failures import StatusError, TruncatedError
 from fastdata.remote.options import RemoteOptions
+from fastdata.remote.places import http_client
 from fastdata.remote.retries import Patience, Retries, describe_error
 from fastdata.remote.urls import is_url, redact
 from fastdata.remote.workers import Workers
@@ -63,7 +64,7 @@ class RangeReader:
         if is_url(server):
             fs, _ = open_filesystem(server, storage_options)
             self._careful = FsspecClient(fs)
-            self._fast = object_store_client(fs, server, storage_options)
+            self._fast = http_client(fs, server, storage_options)
         self._lock = threading.Lock()
         self._doubts = 0
 
@@ -101,9 +102,10 @@ class RangeReader:
             try:
                 data = fast.get(url, start, stop, seconds)
                 require_length(data, url, stop - start)
+            except (StatusError, TruncatedError):
+                raise
             except Exception as error:
-                text = describe_error(error).partition(" Debug source:")[0]  # obstore's
-                raise UnexplainedError(text) from None
+                raise UnexplainedError(describe_error(error)) from None
             self._doubts = 0
             return data
 

@@ -1,0 +1,211 @@
+"""Client that reads ranges from HTTP servers, from the socket into the buffer that is decoded."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import NamedTuple, TypeAlias
+from urllib.parse import urlsplit
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.remote.answers import PLAIN_ENCODINGS
+from fastdata.remote.clients import RangeClient
+from fastdata.remote.drivers import CONNECT, STALLED
+from fastdata.remote.failures import PASSING_STATUS, StatusError, TruncatedError
+from fastdata.waiting import cancelling
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+#: Status, reason and headers of a response, and how long they may be in all.
+_HEAD = re.compile(rb"HTTP/1\.[01] (\d{3}) ?([^\r\n]*)\r\n((?:[^\r\n]+\r\n)*)\r\n")
+_MOST_HEAD = 16 << 10
+#: A thread that waits for many bytes wakes for so many, as waking costs more than copying few.
+_WAKE = 256 << 10
+#: Buffers of so many bytes are used again, and at most so many are kept for that.
+_LARGE = 1 << 20
+_MOST_KEPT = 256
+_NOTHING = np.empty(0, np.uint8)
+_PORTS = {"http": 80, "https": 443}
+
+
+class Place(NamedTuple):
+    """Where a file is: its http URL, and headers of the requests for it."""
+
+    url: str
+    headers: Mapping[str, str]
+
+
+class HttpClient(RangeClient):
+    """Client that reads by HTTP/1.1; each thread keeps a connection of its own.
+
+    It understands the range that it asked for, and errors that may pass. Everything else is an
+    error for fsspec to honour or to explain: redirections, encodings, chunks, refusals.
+
+    Args:
+        place_of: Returns the place of a file.
+        is_plain: Returns whether a file has one.
+        certificates: Makes the settings of TLS.
+        idle: Seconds after which a connection without a byte counts as stalled.
+    """
+
+    name = "http"
+
+    def __init__(
+        self,
+        place_of: Callable[[str], Place],
+        is_plain: Callable[[str], object] = bool,
+        certificates: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+        idle: float = STALLED,
+    ) -> None:
+        self._place_of, self._is_plain = place_of, is_plain
+        self._certificates, self._idle = certificates, idle
+        self._context: ssl.SSLContext | None = None
+        self._lock = threading.Lock()
+        self._own = threading.local()
+        self._free: deque[Bytes] = deque(maxlen=_MOST_KEPT)
+
+    def reads(self, url: str) -> bool:
+        return bool(self._is_plain(url))
+
+    def get(self, url: str, start: int, stop: int, seconds: float) -> memoryview:
+        end = time.monotonic() + seconds
+        place = self._place_of(url)
+        scheme, host, path, query, _ = urlsplit(place.url)
+        lines = [
+            f"GET {path or '/'}{query and '?'}{query} HTTP/1.1",
+            f"Host: {host}",
+            f"Range: bytes={start}-{stop - 1}",
+            "Accept-Encoding: identity",
+            *(f"{name}: {value}" for name, value in place.headers.items()),
+        ]
+        # One for head and body, as most heads come together with a part of the body.
+        buffer = memoryview(self._buffer(_MOST_HEAD + stop - start))
+        question = "\r\n".join([*lines, "", ""]).encode()
+        connection: _Connection | None = self._own.__dict__.pop("connection", None)
+        data = None
+        if connection is not None and connection.server == (scheme, host):
+            data = connection.ask(question, start, stop, end, buffer)
+        if connection is None or data is None:  # or the server has closed it meanwhile
+            connection = self._connect(scheme, host)
+            data = connection.ask(question, start, stop, end, buffer)
+        if data is None:
+            raise TruncatedError("the server closed the connection instead of answering")
+        if connection.is_kept:
+            self._own.connection = connection
+        return data
+
+    def _buffer(self, size: int) -> Bytes:
+        """Return a buffer. A large one is used again: making new pages costs as much as a copy."""
+        if size < _LARGE:
+            return np.empty(size, np.uint8)
+        try:
+            memory = self._free.pop()
+        except IndexError:
+            memory = _NOTHING
+        if len(memory) < size:
+            memory = np.empty(-(-size // _LARGE) * _LARGE, np.uint8)
+        buffer = memory[:size]
+        weakref.finalize(buffer, self._free.append, memory)
+        return buffer
+
+    def _connect(self, scheme: str, host: str) -> _Connection:
+        parts = urlsplit(f"//{host}")
+        name, port = parts.hostname or "", parts.port or _PORTS[scheme]
+        connected = socket.create_connection((name, port), min(CONNECT, self._idle))
+        if scheme == "https":
+            with self._lock:
+                self._context = self._context or self._certificates()
+            connected = self._context.wrap_socket(connected, server_hostname=name)
+        return _Connection(connected, (scheme, host), self._idle)
+
+
+class _Connection:
+    """Connection to a server; it closes when it is dropped.
+
+    Attributes:
+        server: Scheme and host of the server.
+        is_kept: Whether the server answers another question.
+    """
+
+    def __init__(self, connected: socket.socket, server: tuple[str, str], idle: float) -> None:
+        self._socket, self.server, self._idle = connected, server, idle
+        self._can_wait = not isinstance(connected, ssl.SSLSocket)  # it may hold bytes back
+        self._wake = 1
+        self.is_kept = False
+        weakref.finalize(self, connected.close).atexit = False
+
+    def ask(
+        self, question: bytes, start: int, stop: int, end: float, buffer: memoryview
+    ) -> memoryview | None:
+        """Return the bytes of a range, in a buffer that has room for the response's head too.
+
+        None if the server has closed the connection. Raise OSError; TimeoutError after ``end``,
+        see `time.monotonic`.
+        """
+        length = stop - start
+        self._socket.settimeout(max(min(self._idle, end - time.monotonic()), 0.001))
+        with cancelling(self._shut_down):
+            try:
+                self._socket.sendall(question)
+                got = self._receive(buffer, 1)
+            except (ConnectionError, TruncatedError):
+                return None
+            while (head := _HEAD.match(buffer[: min(got, _MOST_HEAD)])) is None:
+                if got >= _MOST_HEAD:
+                    raise ConnectionError("no HTTP response")
+                got += self._receive(buffer[got:], 1)
+            self.is_kept = _check(head, start, stop)
+            body = buffer[head.end() : head.end() + length]
+            got -= head.end()
+            while got < length:
+                if time.monotonic() > end:
+                    raise TimeoutError(f"received only {got} bytes of {length} in time")
+                got += self._receive(body[got:], length - got)
+        if got > length:
+            raise ConnectionError(f"received more than {length} bytes")
+        return body
+
+    def _receive(self, buffer: memoryview, missing: int) -> int:
+        """Receive some bytes that are missing; return how many."""
+        wake = min(missing, _WAKE) if self._can_wait else 1
+        if wake != self._wake:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake)
+            self._wake = wake
+        got = self._socket.recv_into(buffer)
+        if not got:
+            raise TruncatedError("the connection was closed in the middle of a response")
+        return got
+
+    def _shut_down(self) -> None:
+        """Wake the thread that waits for bytes."""
+        with suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
+def _check(head: re.Match[bytes], start: int, stop: int) -> bool:
+    """Raise if a response is no range from ``start`` to ``stop``; return whether others may follow.
+
+    Raise StatusError for failures that may pass, else ConnectionError.
+    """
+    status, reason = int(head[1]), head[2].decode("latin-1")
+    pairs = (line.partition(":") for line in head[3].decode("latin-1").splitlines())
+    fields = {name.lower(): value.strip() for name, _, value in pairs}
+    if status in PASSING_STATUS:
+        raise StatusError(status, fields, reason)
+    if status != 206:
+        raise ConnectionError(f"status {status} {reason}")
+    encoding = fields.get("content-encoding", "").lower()
+    if encoding not in PLAIN_ENCODINGS or "transfer-encoding" in fields:
+        raise ConnectionError("an encoded response")
+    sent, length = fields.get("content-range", ""), fields.get("content-length")
+    if not sent.startswith(f"bytes {start}-{stop - 1}/") or length != str(stop - start):
+        raise ConnectionError(f"a response with {sent or 'no range'}, {length or '?'} bytes long")
+    return head[0].startswith(b"HTTP/1.1") and fields.get("connection", "").lower() != "close"
