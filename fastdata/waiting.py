@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
+
+
+class Cancellable(Protocol):
+    """Request that another thread can cancel."""
+
+    def cancel(self) -> Any:
+        """Have the waiting thread raise an error."""
+
 
 #: Requests to servers that threads wait for, with the group of the thread.
-AWAITED: dict[Future[Any], Group | None] = {}
+AWAITED: dict[Cancellable, Group | None] = {}
 
 
 class Group:
@@ -50,25 +58,22 @@ def awaited(request: Future[Any], seconds: float | None = None) -> Any:
 
 
 @contextmanager
-def cancelling(stop: Callable[[], Any]) -> Iterator[None]:
-    """Call a function from another thread if requests of this thread are cancelled inside.
+def cancellable(request: Cancellable) -> Iterator[None]:
+    """Have a request cancelled as `awaited` does, in the block; it fails then.
 
-    Raise CancelledError then, whatever the block raises.
+    Raise CancelledError instead. It may also be cancelled just after the block.
     """
-    request: Future[Any] = Future()
-    request.add_done_callback(lambda _: stop())
     AWAITED[request] = group = _group.get()
     try:
         if group is not None and group.cancelled:
-            request.cancel()
+            raise CancelledError
         yield
     except Exception:
-        if request.cancelled():
+        if group is not None and group.cancelled:
             raise CancelledError from None
         raise
     finally:
         del AWAITED[request]
-        request.set_running_or_notify_cancel()  # too late to cancel it
 
 
 def pause(seconds: float) -> None:

@@ -21,11 +21,16 @@ from fastdata.remote.answers import PLAIN_ENCODINGS
 from fastdata.remote.clients import RangeClient
 from fastdata.remote.drivers import CONNECT, STALLED
 from fastdata.remote.failures import PASSING_STATUS, StatusError, TruncatedError
-from fastdata.waiting import cancelling
+from fastdata.waiting import cancellable
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-#: Status, reason and headers of a response, and how long they may be in all.
+#: Status, reason and headers of a response, those that matter, and how long they may be in all.
 _HEAD = re.compile(rb"HTTP/1\.[01] (\d{3}) ?([^\r\n]*)\r\n((?:[^\r\n]+\r\n)*)\r\n")
+_FIELDS = re.compile(
+    "^(connection|content-encoding|content-length|content-range|retry-after|transfer-encoding)"
+    ":[ \t]*([^\r\n]*?)[ \t]*\r$",
+    re.IGNORECASE | re.MULTILINE,
+)
 _MOST_HEAD = 16 << 10
 #: A thread that waits for many bytes wakes for so many, as waking costs more than copying few.
 _WAKE = 256 << 10
@@ -152,7 +157,7 @@ class _Connection:
         """
         length = stop - start
         self._socket.settimeout(max(min(self._idle, end - time.monotonic()), 0.001))
-        with cancelling(self._shut_down):
+        with cancellable(self):
             try:
                 self._socket.sendall(question)
                 got = self._receive(buffer, 1)
@@ -184,8 +189,8 @@ class _Connection:
             raise TruncatedError("the connection was closed in the middle of a response")
         return got
 
-    def _shut_down(self) -> None:
-        """Wake the thread that waits for bytes."""
+    def cancel(self) -> None:
+        """Wake the thread that waits for bytes; it fails."""
         with suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
@@ -196,8 +201,8 @@ def _check(head: re.Match[bytes], start: int, stop: int) -> bool:
     Raise StatusError for failures that may pass, else ConnectionError.
     """
     status, reason = int(head[1]), head[2].decode("latin-1")
-    pairs = (line.partition(":") for line in head[3].decode("latin-1").splitlines())
-    fields = {name.lower(): value.strip() for name, _, value in pairs}
+    found = _FIELDS.findall(head[3].decode("latin-1"))
+    fields = {name.lower(): value for name, value in found}
     if status in PASSING_STATUS:
         raise StatusError(status, fields, reason)
     if status != 206:
