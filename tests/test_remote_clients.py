@@ -192,15 +192,11 @@ def test_options_of_amazon(
 
 
 HOSTS: dict[str, dict[str, Any]] = {
-    "key": {},
     "anon": {"anon": True},
-    "old region": {"client_kwargs": {"region_name": "eu-central-1"}},
     "new region": {"client_kwargs": {"region_name": "me-south-1"}},
     "China": {"client_kwargs": {"region_name": "cn-north-1"}},
     "style": {"config_kwargs": {"s3": {"addressing_style": "virtual"}}},
-    "paths": {"config_kwargs": _PATHS},
     "accelerate": {"config_kwargs": {"s3": {"use_accelerate_endpoint": True}}},
-    "dual": {"config_kwargs": {"s3": {"use_dualstack_endpoint": True}}},
 }
 
 

@@ -43,8 +43,8 @@ _NOTHING = np.empty(0, np.uint8)
 _PORTS = {"http": 80, "https": 443}
 
 
-class Place(NamedTuple):
-    """Where a file is: its http URL, and headers of the requests for it."""
+class Address(NamedTuple):
+    """Address of a file: its http URL, and headers of the requests for it."""
 
     url: str
     headers: Mapping[str, str]
@@ -71,7 +71,7 @@ class HttpClient(RangeClient):
 
     def __init__(
         self,
-        place_of: Callable[[str], Place],
+        place_of: Callable[[str], Address],
         is_plain: Callable[[str], object] = bool,
         certificates: Callable[[], ssl.SSLContext] = ssl.create_default_context,
         idle: float = STALLED,
@@ -198,7 +198,7 @@ class _Connection:
         left = min(self._idle, end - time.monotonic())
         if left <= 0:
             raise TimeoutError("received too few bytes in time")
-        if not 0.9 * self._seconds < left <= self._seconds:  # it costs a call of the system
+        if abs(left - self._seconds) > left / 10:  # it costs a call of the system
             self._socket.settimeout(left)
             self._seconds = left
 
