@@ -98,7 +98,7 @@ class HttpClient(RangeClient):
             *(f"{name}: {value}" for name, value in place.headers.items()),
         ]
         # One for head and body, as most heads come together with a part of the body.
-        buffer = memoryview(self._buffer(_MOST_HEAD + stop - start))
+        buffer = self._buffer(_MOST_HEAD + stop - start).data
         question = "\r\n".join([*lines, "", ""]).encode()
         connection: _Connection | None = self._own.__dict__.pop("connection", None)
         data = None
@@ -130,13 +130,14 @@ class HttpClient(RangeClient):
     def _connect(self, scheme: str, host: str, end: float) -> _Connection:
         parts = urlsplit(f"//{host}")
         name, port = parts.hostname or "", parts.port or _PORTS[scheme]
+        context = None
         if scheme == "https":
             with self._lock:
-                self._context = self._context or self._certificates()
+                context = self._context = self._context or self._certificates()
         seconds = max(min(CONNECT, self._idle, end - time.monotonic()), 0.001)
         connected = socket.create_connection((name, port), seconds)
-        if scheme == "https":
-            connected = self._context.wrap_socket(
+        if context is not None:
+            connected = context.wrap_socket(
                 connected, server_hostname=name, do_handshake_on_connect=False
             )
         connection = _Connection(connected, (scheme, host), self._idle)
