@@ -17,7 +17,7 @@ from urllib.request import getproxies
 from fastdata.errors import FastdataError, RemoteError, UsageError
 from fastdata.remote.answers import bounded_options
 from fastdata.remote.requests import call_in_thread
-from fastdata.remote.retries import Retries, describe_error, may_pass
+from fastdata.remote.retries import Failure, Retries, describe_error
 from fastdata.remote.urls import redact, remember_query, remember_secrets, scheme_of
 
 if TYPE_CHECKING:
@@ -44,12 +44,6 @@ def open_filesystem(
 
     A process opens one filesystem per scheme, host and options. It caches no listings.
     Call this again after a fork; do not pass the filesystem to another process.
-
-    Args:
-        url: ``scheme://…``.
-        storage_options: Options of the driver, which takes missing ones from the environment (for
-            gs, ``STORAGE_EMULATOR_HOST``, ``GOOGLE_APPLICATION_CREDENTIALS``; for any,
-            ``FSSPEC_<SCHEME>_<OPTION>``).
 
     Raises:
         UsageError: The URL is malformed, its driver is missing, or rejects the options.
@@ -89,7 +83,7 @@ def _opening(url: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, FastdataError) or may_pass(error):
+        if isinstance(error, FastdataError) or Failure(error).may_pass:
             raise
         raise UsageError(
             f"{redact(url)}: cannot open it: {describe_error(error)}",

@@ -9,6 +9,7 @@ import pickle
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -468,24 +469,18 @@ def _check_cache(cache: Cache, piece_bytes: int) -> None:
 
 
 def _is_sound(path: Path, entry: FileEntry) -> bool:
-    """Return whether the index file on disk matches the manifest; check once per process."""
-    try:
+    """Return whether the index file on disk matches the manifest."""
+    with suppress(OSError):  # missing or unreadable: the caller replaces it
         stat = path.lstat()
-        state = stat.st_ino, stat.st_size, stat.st_mtime_ns, entry.crc32c
-        if _sound.get(path) != state:
-            if not is_own_file(stat):  # checksums can be forged
-                return False
-            if stat.st_size != entry.size or f"{crc32c_file(path, _THREADS):08x}" != entry.crc32c:
-                return False
-            _sound[path] = state
-    except OSError:  # missing or unreadable: the caller replaces it
-        return False
-    return True
+        if is_own_file(stat) and stat.st_size == entry.size:  # checksums can be forged
+            return _checksum(path, stat.st_ino, stat.st_mtime_ns) == entry.crc32c
+    return False
 
 
-#: Indexes that this process has checked, and their state at that time.
-_sound: dict[Path, tuple[int, int, int, str]] = {}
-_THREADS = 4  # that read an index to check it
+@lru_cache(maxsize=1024)
+def _checksum(path: Path, *state: int) -> str:
+    """Return the CRC-32C of a file in a state, computed once per process."""
+    return f"{crc32c_file(path, 4):08x}"
 
 
 def own_file(url: str, stop: int) -> FileRef:

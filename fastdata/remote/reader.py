@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from fastdata.errors import RemoteError, warn
-from fastdata.remote.answers import SLOWEST, require_length
+from fastdata.remote.answers import SLOWEST
 from fastdata.remote.clients import FsspecClient, RangeClient
 from fastdata.remote.drivers import open_filesystem
 from fastdata.remote.failures import StatusError, TruncatedError
@@ -35,10 +35,6 @@ class RangeCounts:
     bytes: int = 0
     retries: int = 0
     refetched: int = 0
-
-
-class UnexplainedError(ConnectionError):
-    """Failure of a client that does not say why. Making the request again by fsspec does."""
 
 
 class RangeReader:
@@ -96,16 +92,13 @@ class RangeReader:
             self._count(stop - start, bool(retries.failed))
             if fast is None or retries.failed:
                 assert self._careful is not None
-                data = self._careful.get(url, start, stop, seconds)
-                require_length(data, url, stop - start)
-                return data
+                return self._careful.get(url, start, stop, seconds)
             try:
                 data = fast.get(url, start, stop, seconds)
-                require_length(data, url, stop - start)
             except (StatusError, TruncatedError):
                 raise
-            except Exception as error:
-                raise UnexplainedError(describe_error(error)) from None
+            except Exception as error:  # fsspec's next try says what is wrong
+                raise ConnectionError(describe_error(error)) from None
             self._doubts = 0
             return data
 
