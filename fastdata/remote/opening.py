@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,31 +62,36 @@ from fastdata.storage.trust import is_own_file, make_cache_folder
 _ASK_EVERY = 30.0
 
 
-class FetchedSource(Source):
-    """Source whose blobs are fetched by ranges, with cached pieces of files if asked for.
+class Access(NamedTuple):
+    """Place of a dataset, and how to read it.
 
-    Args:
+    Attributes:
         url: Its URL; or a folder of this machine, whose index names files behind URLs.
         cache: See `Cache`.
         storage_options: Options of the driver.
         options: How to fetch.
-        text: The manifest's, as it is in the file; fetched if None. Its digest is the ``id``.
+    """
+
+    url: str
+    cache: Cache | None = None
+    storage_options: Mapping[str, Any] | None = None
+    options: RemoteOptions | None = None
+
+
+class FetchedSource(Source):
+    """Source whose blobs are fetched by ranges, with cached pieces of files if asked for.
+
+    ``text`` is the manifest's, as it is in the file; fetched if None. Its digest is the ``id``.
     """
 
     location: Path | str
 
-    def __init__(
-        self,
-        url: str,
-        cache: Cache | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        options: RemoteOptions | None = None,
-        text: bytes | None = None,
-    ) -> None:
-        self.url = url
-        self.options = options or RemoteOptions()
-        self.storage_options = dict(storage_options or {})
-        self.cache = cache or Cache()
+    def __init__(self, access: Access, text: bytes | None = None) -> None:
+        self.access = access
+        self.url = url = access.url
+        self.options = access.options or RemoteOptions()
+        self.storage_options = dict(access.storage_options or {})
+        self.cache = access.cache or Cache()
         _check_cache(self.cache, self.options.piece_bytes)
         path = self.cache.path
         self.cache_folder = None if path is None else Path(os.path.realpath(path))
@@ -100,6 +105,10 @@ class FetchedSource(Source):
         self.places: dict[str, int] = {}
         #: Files by the number that `_native.Extents` have, if that suffices.
         self.shared: dict[int, FileRef] = {}
+
+    @property
+    def _location(self) -> Path | str:
+        return redact(self.url) if is_url(self.url) else Path(self.url)
 
     @property
     @abstractmethod
@@ -199,22 +208,15 @@ class RemoteSource(FetchedSource, IndexedSource):
     Opening fetches the manifest. It also fetches the index, unless this machine has a copy
     with the right checksum.
 
-    See `FetchedSource` for arguments. ``whole`` is the index of parts that it is a part of, which
-    has the reader. Raise DatasetError if there is no finished dataset, UsageError if arguments
-    contradict each other.
+    ``whole`` is the index of parts that it is a part of, which has the reader. Raise DatasetError
+    if there is no finished dataset, UsageError if arguments contradict each other.
     """
 
     def __init__(
-        self,
-        url: str,
-        cache: Cache | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        options: RemoteOptions | None = None,
-        whole: FetchedSource | None = None,
-        text: bytes | None = None,
+        self, access: Access, text: bytes | None = None, whole: FetchedSource | None = None
     ) -> None:
-        FetchedSource.__init__(self, url, cache, storage_options, options, text)
-        self._whole = whole
+        FetchedSource.__init__(self, access, text)
+        self._whole, url = whole, access.url
         manifest = Manifest.parse(self.text, redact(join_url(url, MANIFEST_NAME)))
         self.generation = manifest.generation
         index = self._open_index(manifest.index, manifest.samples)
@@ -223,13 +225,12 @@ class RemoteSource(FetchedSource, IndexedSource):
         # Without the query, which follows each file's name.
         root = None if self._root is None else split_query(self._root)[0].rstrip("/")
         files = BlobFiles(manifest, places, root)
-        location = redact(url) if is_url(url) else Path(url)
-        IndexedSource.__init__(self, location, index, files, local=False)
+        IndexedSource.__init__(self, self._location, index, files, local=False)
         self._group_bytes = 0
         if manifest.groups is not None:
             if self.cache_folder is not None:
                 raise UsageError(
-                    f"{location}: cache= keeps ranges of files, and a library decodes these",
+                    f"{self.location}: cache= keeps ranges of files, and a library decodes these",
                     "Leave it out; or pack them: fastdata convert.",
                 )
             groups = sum(many for runs in manifest.groups for _, many in runs)
@@ -238,8 +239,7 @@ class RemoteSource(FetchedSource, IndexedSource):
             self.options = replace(self.options, piece_bytes=self._group_bytes)
 
     def __reduce__(self) -> tuple[object, ...]:
-        arguments = self.url, self.cache, self.storage_options, self.options
-        return _reopen, (self.generation, pickle.dumps(arguments))
+        return _reopen, (self.generation, pickle.dumps(self.access))
 
     @once
     def blocks(self) -> Blocks | None:
@@ -395,28 +395,19 @@ class RemoteParts(FetchedSource, PartsSource):
     """Source of an index of parts behind a URL, or of files behind one.
 
     A part's manifest and index are fetched when one of its rows is asked for. All parts share a
-    reader and a cache folder. See `FetchedSource` for arguments.
+    reader and a cache folder.
     """
 
-    def __init__(
-        self,
-        url: str,
-        manifest: PartsManifest,
-        cache: Cache | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        options: RemoteOptions | None = None,
-        text: bytes | None = None,
-    ) -> None:
-        FetchedSource.__init__(self, url, cache, storage_options, options, text)
-        PartsSource.__init__(self, redact(url) if is_url(url) else Path(url), manifest)
+    def __init__(self, access: Access, manifest: PartsManifest, text: bytes | None = None) -> None:
+        FetchedSource.__init__(self, access, text)
+        PartsSource.__init__(self, self._location, manifest)
 
     def __reduce__(self) -> tuple[object, ...]:
-        arguments = self.url, self.manifest, self.cache, self.storage_options, self.options
-        return RemoteParts, arguments
+        return RemoteParts, (self.access, self.manifest)
 
     def _open(self, entry: PartEntry) -> RemoteSource:
-        arguments = self.cache, self.storage_options, self.options, self
-        return RemoteSource(join_url(self.url, entry.name), *arguments)
+        access = self.access._replace(url=join_url(self.url, entry.name))
+        return RemoteSource(access, whole=self)
 
     @property
     def server(self) -> str:
@@ -442,13 +433,13 @@ def open_packed(
         source = PackedSource(Path(place))
         if source.manifest.groups is None and not is_url(source.manifest.root or ""):
             return source
-    return RemoteSource(os.fspath(place).rstrip("/"), None, storage_options)
+    return RemoteSource(Access(os.fspath(place).rstrip("/"), storage_options=storage_options))
 
 
 @lru_cache(maxsize=1)
-def _reopen(generation: str, arguments: bytes) -> RemoteSource:
+def _reopen(generation: str, access: bytes) -> RemoteSource:
     """Open a dataset in a worker, once for all tasks."""
-    source = RemoteSource(*pickle.loads(arguments))
+    source = RemoteSource(pickle.loads(access))
     require_same(source, generation)
     return source
 

@@ -19,7 +19,7 @@ from fastdata.errors import (
 )
 from fastdata.machine import usable_cpus
 from fastdata.remote.manifests import no_dataset
-from fastdata.remote.opening import RemoteSource
+from fastdata.remote.opening import Access, RemoteSource
 from fastdata.remote.urls import is_url, redact
 from fastdata.staging.copying import CopiedFile, Copying, Place, require_size
 from fastdata.staging.staged import (
@@ -280,7 +280,8 @@ class _Run:
         if isinstance(original.path, Path):
             opened = PackedSource(original.path, manifest=manifest)
         else:
-            opened = RemoteSource(original.path, None, source.options, text=original.text)
+            access = Access(original.path, storage_options=source.options)
+            opened = RemoteSource(access, original.text)
         root = source.root(manifest.root)
         names = [one.field.name for one in manifest.fields if one.field.kind in BLOBS]
         for file in own_files(opened, names, 0, manifest.samples):
