@@ -71,11 +71,10 @@ class Asked(NamedTuple):
         return self.stop - (self.start or 0)
 
 
-def state_of(info: Mapping[str, Any]) -> tuple[str | None, int]:
-    """Return the version in a driver's metadata of a file, and its `state_number`."""
+def state_of(info: Mapping[str, Any]) -> int:
+    """Return the `state_number` of a file from a driver's metadata."""
     name = next((name for name in _VERSIONS if info.get(name)), "")
-    version = str(info[name]) if name else None
-    return version, state_number(_VERSIONS.get(name, ""), version or "")
+    return state_number(_VERSIONS.get(name, ""), str(info.get(name)))
 
 
 def state_number(header: str, value: str) -> int:

@@ -39,13 +39,12 @@ _WHOLE = 256 << 20
 class RemoteFile(NamedTuple):
     """Metadata of a remote file; its CRC-32C has 8 hexadecimal digits (only Google's has one).
 
-    ``version`` (generation, ETag, time of change) changes when the file does, if the service has
-    one; ``state`` is a number for that, see `fastdata.remote.answers.state_number`.
+    ``state`` changes when the file does, if the service has a generation, ETag or time of change;
+    see `fastdata.remote.answers.state_number`.
     """
 
     size: int
     crc32c: str | None
-    version: str | None
     state: int
 
 
@@ -160,7 +159,7 @@ def _described(info: Mapping[str, Any]) -> RemoteFile:
     return RemoteFile(
         int(info["size"]),
         base64.b64decode(crc).hex() if isinstance(crc, str) and crc else None,
-        *state_of(info),
+        state_of(info),
     )
 
 

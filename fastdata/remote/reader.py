@@ -8,6 +8,7 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from queue import SimpleQueue
 from typing import Any
 
 from fastdata.errors import RemoteError, warn
@@ -89,7 +90,10 @@ class RangeReader:
             fast = None
 
         def attempt() -> Any:
-            self._count(stop - start, bool(retries.failed))
+            with self._lock:
+                self.counts.requests += 1
+                self.counts.bytes += stop - start
+                self.counts.retries += bool(retries.failed)
             if fast is None or retries.failed:
                 assert self._careful is not None
                 return self._careful.get(url, start, stop, seconds)
@@ -113,12 +117,6 @@ class RangeReader:
                 "Upload the dataset again.",
             ) from None
 
-    def _count(self, size: int, again: bool) -> None:
-        with self._lock:
-            self.counts.requests += 1
-            self.counts.bytes += size
-            self.counts.retries += again
-
     def _doubt(self, fast: RangeClient) -> None:
         """Note that fsspec could read what the fast client could not; use fsspec after many."""
         self._doubts += 1
@@ -131,22 +129,18 @@ class RangeReader:
 
     def run_all(self, works: Sequence[Callable[[], None]]) -> None:
         """Run functions on the threads, until all have ended; Ctrl-C cancels all."""
-        left, group, done = len(works), Group(), threading.Event()
+        group, ended = Group(), SimpleQueue[None]()
 
         def run(work: Callable[[], None]) -> None:
-            nonlocal left
             with suppress(CancelledError):
                 work()
-            with self._lock:
-                left -= 1
-                if not left:
-                    done.set()
+            ended.put(None)
 
         try:
             for work in works:
                 self.workers.submit(partial(run, work), group)
-            if works:
-                done.wait()
+            for _ in works:
+                ended.get()
         finally:
             group.cancel()
 
