@@ -47,7 +47,7 @@ class FsspecClient(RangeClient):
 
     def get(self, url: str, start: int, stop: int, seconds: float) -> Any:
         path, span = self._fs._strip_protocol(url), {"start": start, "end": stop}
-        with asking(url, start, stop, self._state):
+        with asking(url, start, stop - start, self._state):
             data = call_driver(self._fs, "cat_file", seconds, path, **span)
         require_length(data, url, stop - start)
         return data

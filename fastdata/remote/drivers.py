@@ -123,17 +123,11 @@ def _driver(url: str) -> type[fsspec.AbstractFileSystem]:
 
     try:
         driver: type[fsspec.AbstractFileSystem] = get_filesystem_class(scheme)
-    except ImportError as error:
+    except (ImportError, ValueError) as error:
         extra = BUCKETS.get(scheme, "").removesuffix("fs")
-        hint = f"pip install 'fastdata-torch[{extra}]'" if extra else str(error)
-        raise UsageError(
-            f"{redact(url)}: the driver of {scheme}:// is not installed", hint
-        ) from None
-    except ValueError:
-        raise UsageError(
-            f"{redact(url)}: no driver handles {scheme}://",
-            "Check the scheme, or install the fsspec driver for it.",
-        ) from None
+        package = f"pip install 'fastdata-torch[{extra}]'" if extra else str(error)
+        hint = f"Check the scheme, or install the fsspec driver for it: {package}"
+        raise UsageError(f"{redact(url)}: no driver handles {scheme}://", hint) from None
     return driver
 
 

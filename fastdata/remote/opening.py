@@ -89,6 +89,7 @@ class FetchedSource(Source):
     def __init__(self, access: Access, text: bytes | None = None) -> None:
         self.access = access
         self.url = url = access.url
+        self.location = redact(url) if is_url(url) else Path(url)
         self.options = access.options or RemoteOptions()
         self.storage_options = dict(access.storage_options or {})
         self.cache = access.cache or Cache()
@@ -105,10 +106,6 @@ class FetchedSource(Source):
         self.places: dict[str, int] = {}
         #: Files by the number that `_native.Extents` have, if that suffices.
         self.shared: dict[int, FileRef] = {}
-
-    @property
-    def _location(self) -> Path | str:
-        return redact(self.url) if is_url(self.url) else Path(self.url)
 
     @property
     @abstractmethod
@@ -225,7 +222,7 @@ class RemoteSource(FetchedSource, IndexedSource):
         # Without the query, which follows each file's name.
         root = None if self._root is None else split_query(self._root)[0].rstrip("/")
         files = BlobFiles(manifest, places, root)
-        IndexedSource.__init__(self, self._location, index, files, local=False)
+        IndexedSource.__init__(self, self.location, index, files, local=False)
         self._group_bytes = 0
         if manifest.groups is not None:
             if self.cache_folder is not None:
@@ -400,7 +397,7 @@ class RemoteParts(FetchedSource, PartsSource):
 
     def __init__(self, access: Access, manifest: PartsManifest, text: bytes | None = None) -> None:
         FetchedSource.__init__(self, access, text)
-        PartsSource.__init__(self, self._location, manifest)
+        PartsSource.__init__(self, self.location, manifest)
 
     def __reduce__(self) -> tuple[object, ...]:
         return RemoteParts, (self.access, self.manifest)
@@ -445,14 +442,12 @@ def _reopen(generation: str, access: bytes) -> RemoteSource:
 
 
 def _check_cache(cache: Cache, piece_bytes: int) -> None:
-    if cache.bytes is None or (cache.path is None and cache.bytes == 0):
-        return
-    if cache.path is None:
+    if cache.path is None and cache.bytes:
         raise UsageError(
             f"cache={cache}: its bytes limit a folder, and it names none",
             "Give fastdata.Cache(folder, bytes), or leave out cache=.",
         )
-    if cache.bytes < 4 * piece_bytes:
+    if cache.path is not None and cache.bytes is not None and cache.bytes < 4 * piece_bytes:
         raise UsageError(
             f"cache={cache} has no room for four pieces of {piece_bytes} bytes",
             "Give more, or smaller pieces: remote=RemoteOptions(piece_bytes=...).",
