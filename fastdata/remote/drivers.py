@@ -68,12 +68,9 @@ def open_filesystem(
     if key in _opened:
         return _opened[key], path
 
-    @_opening(url)
-    def connect() -> fsspec.AbstractFileSystem:
-        return _make(url, driver, options)
-
+    make = _opening(url)(partial(_make, url, driver, options))
     # Some drivers connect at once, so this may fail as any request.
-    made = Retries(f"{redact(url)}: connecting").call(partial(call_in_thread, connect))
+    made = Retries(f"{redact(url)}: connecting").call(partial(call_in_thread, make))
     return _opened.setdefault(key, made), path  # another thread may have been faster
 
 
