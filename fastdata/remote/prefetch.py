@@ -145,10 +145,11 @@ class Fetch:
     ) -> dict[int, FastdataError | None]:
         """Attach the bytes to their extents; return why others failed, by slot; None: wrong bytes.
 
-        ``where`` has the place in the extents of each slot; None if they are the same.
+        ``where`` has the place in the extents of each slot; None if they are the same. Raise
+        CancelledError if it was cancelled before they came.
         """
-        if not self._parts:  # cancelled
-            return {}
+        if not self._parts:
+            raise CancelledError
         good, data, starts = self._parts
         slots, _, at = self.wanted
         sizes = self._sizes[good]
