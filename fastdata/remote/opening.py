@@ -21,11 +21,10 @@ from fastdata import _native
 from fastdata.errors import CorruptionError, DatasetError, FastdataError, RemoteError, UsageError
 from fastdata.once import once
 from fastdata.remote.cache import PieceCache
-from fastdata.remote.checking import read_checked
 from fastdata.remote.filesystem import download
 from fastdata.remote.manifests import images_url, read_manifest
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.prefetch import RemotePass
+from fastdata.remote.prefetch import RemotePass, read_checked
 from fastdata.remote.ranges import (
     UNCHECKED,
     WRONG_BYTES,
