@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures import CancelledError, Future
@@ -19,6 +20,8 @@ class Cancellable(Protocol):
 
 #: Requests to servers that threads wait for, with the group of the thread.
 AWAITED: dict[Cancellable, Group | None] = {}
+# A child must not cancel its parent's: they share connections.
+os.register_at_fork(after_in_child=AWAITED.clear)
 
 
 class Group:
@@ -53,7 +56,7 @@ def awaited(request: Future[Any], seconds: float | None = None) -> Any:
             request.cancel()
         return request.result(seconds)
     finally:
-        del AWAITED[request]
+        AWAITED.pop(request, None)
         request.cancel()
 
 
@@ -73,7 +76,7 @@ def cancellable(request: Cancellable) -> Iterator[None]:
             raise CancelledError from None
         raise
     finally:
-        del AWAITED[request]
+        AWAITED.pop(request, None)
 
 
 def pause(seconds: float) -> None:

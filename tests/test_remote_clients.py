@@ -139,10 +139,12 @@ GOOGLE = {
     "FSSPEC_GS": Case({}, {"FSSPEC_GS": json.dumps({**_THERE, "token": "anon"})}, _NONE),
 }
 _HEADERS = {"headers": {"Authorization": "Bearer own-token"}}
+_AGENT = {"headers": {"user-agent": "own", "authorization": "Bearer own-token"}}
 WEB = {
     "none": Case({}, {}, _NONE),
     "headers": Case(_HEADERS, {}, _HEADERS["headers"]),
     "client": Case({"client_kwargs": _HEADERS}, {}, _HEADERS["headers"]),
+    "both": Case({**_AGENT, "client_kwargs": _HEADERS}, {}, {"User-Agent": "own"}),
     "FSSPEC_HTTP": Case({}, {"FSSPEC_HTTP": json.dumps(_HEADERS)}, _HEADERS["headers"]),
 }
 
@@ -186,6 +188,36 @@ def test_options_of_amazon(
     (tmp_path / "profiles").write_text(f"[own]\n{keys}")
     with put(s3, ACL="public-read") as (url, proxy):
         check_case(case.at(proxy.url, tmp_path), url, proxy, client, monkeypatch)
+
+
+HOSTS: dict[str, dict[str, Any]] = {
+    "key": {},
+    "anon": {"anon": True},
+    "old region": {"client_kwargs": {"region_name": "eu-central-1"}},
+    "new region": {"client_kwargs": {"region_name": "me-south-1"}},
+    "China": {"client_kwargs": {"region_name": "cn-north-1"}},
+    "style": {"config_kwargs": {"s3": {"addressing_style": "virtual"}}},
+    "paths": {"config_kwargs": _PATHS},
+    "accelerate": {"config_kwargs": {"s3": {"use_accelerate_endpoint": True}}},
+    "dual": {"config_kwargs": {"s3": {"use_dualstack_endpoint": True}}},
+}
+
+
+@pytest.mark.parametrize("options", HOSTS.values(), ids=HOSTS)
+def test_hosts_of_amazon(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"key": "own-key", "secret": "own-secret", **options}
+    hosts: list[list[str]] = []
+
+    def resolve(host: str, *rest: Any, **more: Any) -> Any:
+        hosts[-1].append(host)
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    for make in (fsspec_client, http_client):
+        hosts.append([])
+        with pytest.raises(Exception):  # noqa: B017, PT011
+            make("s3://bucket/file", options).get("s3://bucket/file", 0, 10, 0.5)
+    assert hosts[0][0] == hosts[1][0]
 
 
 class Tokens(Quiet, BaseHTTPRequestHandler):
@@ -347,6 +379,7 @@ def client_of(loader: DataLoader[Any]) -> str:
 def test_which_client_reads(s3: Bucket, gcs: Bucket) -> None:
     s3_url, gcs_url = (send_tree(bucket, dataset("shards"), "data") for bucket in (s3, gcs))
     session = pytest.importorskip("aiobotocore.session").get_session()
+    aiohttp = pytest.importorskip("aiohttp")
     with packed_store() as there, WebServer(dataset("shards"), query="token=1") as queried:
         cases: list[tuple[str, dict[str, Any], str]] = [
             (s3_url, s3.storage_options, "http"),
@@ -357,6 +390,7 @@ def test_which_client_reads(s3: Bucket, gcs: Bucket) -> None:
             (gcs_url, {**gcs.storage_options, "session_kwargs": {"trust_env": True}}, "fsspec"),
             (there.url, {"size_policy": "head"}, "fsspec"),
             (there.url, {"client_kwargs": {"trust_env": True}}, "fsspec"),
+            (there.url, {"client_kwargs": {"timeout": aiohttp.ClientTimeout(60)}}, "fsspec"),
             (f"{queried.url}?token=1", {}, "fsspec"),
             (f"memory://{gcs_url[5:]}", {}, "fsspec"),
             (f"file://{dataset('shards')}", {}, "fsspec"),
@@ -515,15 +549,6 @@ def test_retries_of_files_that_only_fsspec_reads_are_no_doubts(tmp_path: Path) -
         assert reader.client == "http" and reader.counts.retries == 5
 
 
-_CERTIFICATE = """
-[req]
-distinguished_name = names
-x509_extensions = more
-[names]
-[more]
-subjectAltName = IP:127.0.0.1
-basicConstraints = CA:FALSE
-"""
 _SECURE = """
 import json, sys
 import test_remote_clients as tests
@@ -543,10 +568,16 @@ def test_certificates_that_the_environment_names(
     variable: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_bytes(DATA)
-    certificate, key, settings = (tmp_path / name for name in ("certificate", "key", "settings"))
-    settings.write_text(_CERTIFICATE)
+    certificate, key = tmp_path / "certificate", tmp_path / "key"
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
-    make += ["-config", str(settings), "-out", str(certificate), "-keyout", str(key)]
+    make += [
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+        "-out",
+        str(certificate),
+        "-keyout",
+        str(key),
+    ]
     subprocess.run(make, check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)

@@ -31,12 +31,14 @@ _FIELDS = re.compile(
     ":[ \t]*([^\r\n]*?)[ \t]*\r$",
     re.IGNORECASE | re.MULTILINE,
 )
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
 _MOST_HEAD = 16 << 10
 #: A thread that waits for many bytes wakes for so many, as waking costs more than copying few.
 _WAKE = 256 << 10
-#: Buffers of so many bytes are used again, and at most so many are kept for that.
+#: Buffers between these sizes are used again, and at most so many are kept for that.
 _LARGE = 1 << 20
-_MOST_KEPT = 256
+_LARGEST = 8 << 20
+_MOST_KEPT = 32
 _NOTHING = np.empty(0, np.uint8)
 _PORTS = {"http": 80, "https": 443}
 
@@ -46,6 +48,10 @@ class Place(NamedTuple):
 
     url: str
     headers: Mapping[str, str]
+
+
+class _ClosedError(TruncatedError):
+    """Error of a connection that was closed before a response began."""
 
 
 class HttpClient(RangeClient):
@@ -97,39 +103,47 @@ class HttpClient(RangeClient):
         connection: _Connection | None = self._own.__dict__.pop("connection", None)
         data = None
         if connection is not None and connection.server == (scheme, host):
+            with suppress(_ClosedError):  # the server has closed it meanwhile
+                data = connection.ask(question, start, stop, end, buffer)
+        if connection is None or data is None:
+            connection = self._connect(scheme, host, end)
             data = connection.ask(question, start, stop, end, buffer)
-        if connection is None or data is None:  # or the server has closed it meanwhile
-            connection = self._connect(scheme, host)
-            data = connection.ask(question, start, stop, end, buffer)
-        if data is None:
-            raise TruncatedError("the server closed the connection instead of answering")
         if connection.is_kept:
             self._own.connection = connection
-        return data
+        # The room for the head must not cost more memory than the bytes.
+        return data if len(data) > _MOST_HEAD else memoryview(bytes(data))
 
     def _buffer(self, size: int) -> Bytes:
         """Return a buffer. A large one is used again: making new pages costs as much as a copy."""
-        if size < _LARGE:
+        if not _LARGE <= size <= _LARGEST:
             return np.empty(size, np.uint8)
         try:
             memory = self._free.pop()
         except IndexError:
             memory = _NOTHING
-        if len(memory) < size:
+        if not size <= len(memory) < 2 * size:
             memory = np.empty(-(-size // _LARGE) * _LARGE, np.uint8)
         buffer = memory[:size]
-        weakref.finalize(buffer, self._free.append, memory)
+        weakref.finalize(buffer, self._free.append, memory).atexit = False
         return buffer
 
-    def _connect(self, scheme: str, host: str) -> _Connection:
+    def _connect(self, scheme: str, host: str, end: float) -> _Connection:
         parts = urlsplit(f"//{host}")
         name, port = parts.hostname or "", parts.port or _PORTS[scheme]
-        connected = socket.create_connection((name, port), min(CONNECT, self._idle))
         if scheme == "https":
             with self._lock:
                 self._context = self._context or self._certificates()
-            connected = self._context.wrap_socket(connected, server_hostname=name)
-        return _Connection(connected, (scheme, host), self._idle)
+        seconds = max(min(CONNECT, self._idle, end - time.monotonic()), 0.001)
+        connected = socket.create_connection((name, port), seconds)
+        if scheme == "https":
+            connected = self._context.wrap_socket(
+                connected, server_hostname=name, do_handshake_on_connect=False
+            )
+        connection = _Connection(connected, (scheme, host), self._idle)
+        if isinstance(connected, ssl.SSLSocket):
+            with cancellable(connection):
+                connected.do_handshake()
+        return connection
 
 
 class _Connection:
@@ -143,43 +157,54 @@ class _Connection:
     def __init__(self, connected: socket.socket, server: tuple[str, str], idle: float) -> None:
         self._socket, self.server, self._idle = connected, server, idle
         self._can_wait = not isinstance(connected, ssl.SSLSocket)  # it may hold bytes back
-        self._wake = 1
+        self._wake, self._seconds = 1, 0.0
         self.is_kept = False
         weakref.finalize(self, connected.close).atexit = False
 
     def ask(
         self, question: bytes, start: int, stop: int, end: float, buffer: memoryview
-    ) -> memoryview | None:
+    ) -> memoryview:
         """Return the bytes of a range, in a buffer that has room for the response's head too.
 
-        None if the server has closed the connection. Raise OSError; TimeoutError after ``end``,
-        see `time.monotonic`.
+        Raise OSError; TimeoutError after ``end``, see `time.monotonic`.
         """
         length = stop - start
-        self._socket.settimeout(max(min(self._idle, end - time.monotonic()), 0.001))
         with cancellable(self):
             try:
+                self._limit(end)
                 self._socket.sendall(question)
-                got = self._receive(buffer, 1)
-            except (ConnectionError, TruncatedError):
-                return None
+                got = self._receive(buffer, 1, end)
+            except TimeoutError:
+                raise
+            except OSError:
+                raise _ClosedError("the server closed the connection, not answering") from None
             while (head := _HEAD.match(buffer[: min(got, _MOST_HEAD)])) is None:
-                if got >= _MOST_HEAD:
+                seen = bytes(buffer[:got])
+                begins = seen.startswith(b"HTTP/1."[:got])
+                if not begins or got >= _MOST_HEAD or _END_OF_HEAD.search(seen):
                     raise ConnectionError("no HTTP response")
-                got += self._receive(buffer[got:], 1)
+                got += self._receive(buffer[got:], 1, end)
             self.is_kept = _check(head, start, stop)
             body = buffer[head.end() : head.end() + length]
             got -= head.end()
             while got < length:
-                if time.monotonic() > end:
-                    raise TimeoutError(f"received only {got} bytes of {length} in time")
-                got += self._receive(body[got:], length - got)
+                got += self._receive(body[got:], length - got, end)
         if got > length:
             raise ConnectionError(f"received more than {length} bytes")
         return body
 
-    def _receive(self, buffer: memoryview, missing: int) -> int:
+    def _limit(self, end: float) -> None:
+        """Have the socket wait no longer than until ``end``, or a tenth longer."""
+        left = min(self._idle, end - time.monotonic())
+        if left <= 0:
+            raise TimeoutError("received too few bytes in time")
+        if not 0.9 * self._seconds < left <= self._seconds:  # it costs a call of the system
+            self._socket.settimeout(left)
+            self._seconds = left
+
+    def _receive(self, buffer: memoryview, missing: int, end: float) -> int:
         """Receive some bytes that are missing; return how many."""
+        self._limit(end)
         wake = min(missing, _WAKE) if self._can_wait else 1
         if wake != self._wake:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake)
@@ -211,6 +236,7 @@ def _check(head: re.Match[bytes], start: int, stop: int) -> bool:
     if encoding not in PLAIN_ENCODINGS or "transfer-encoding" in fields:
         raise ConnectionError("an encoded response")
     sent, length = fields.get("content-range", ""), fields.get("content-length")
-    if not sent.startswith(f"bytes {start}-{stop - 1}/") or length != str(stop - start):
+    is_range = sent.startswith(f"bytes {start}-{stop - 1}/") and length == str(stop - start)
+    if not is_range or len(fields) < len(found):
         raise ConnectionError(f"a response with {sent or 'no range'}, {length or '?'} bytes long")
     return head[0].startswith(b"HTTP/1.1") and fields.get("connection", "").lower() != "close"

@@ -13,7 +13,7 @@ from urllib.request import getproxies
 
 from fastdata.remote.drivers import STALLED
 from fastdata.remote.http import HttpClient, Place
-from fastdata.remote.requests import run_on
+from fastdata.remote.requests import call_driver, run_on
 from fastdata.remote.urls import split_query
 
 if TYPE_CHECKING:
@@ -84,27 +84,33 @@ def _of_amazon(fs: Any, options: dict[str, Any]) -> HttpClient | None:
     if not own.keys() <= {"region_name", "endpoint_url"} or not config.keys() <= _AMAZON_CONFIG:
         return None
     client = run_on(fs.loop, fs.set_session())
+    register = client.meta.events.register_first
     if not fs.anon and client.meta.config.signature_version == "s3v4":
-        client.meta.events.register_first("choose-signer.s3", _sign_by_v4, "fastdata")
+        register("choose-signer.s3", _sign_by_v4, "fastdata-signer")
+    register("before-endpoint-resolution.s3", _stay_in_region, "fastdata-region")
     # In botocore's order.
     bundle = fs.session.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
 
     @lru_cache(_MOST_SIGNED)
     def signed(url: str, period: float) -> Place:
-        return Place(fs.url(fs._strip_protocol(url), expires=_VALID), _OURS)
+        path = fs._strip_protocol(url)
+        return Place(call_driver(fs, "url", STALLED, path, expires=_VALID), _OURS)
 
     def certificates() -> ssl.SSLContext:
         return ssl.create_default_context(cafile=bundle or get_cert_path(True))
 
     idle = config.get("read_timeout", STALLED)
-    return HttpClient(
-        lambda url: signed(url, time.monotonic() // _SIGNED), bool, certificates, idle
-    )
+    return HttpClient(lambda url: signed(url, time.time() // _SIGNED), bool, certificates, idle)
 
 
 def _sign_by_v4(signature_version: str, **about: Any) -> str | None:
     """Have botocore sign URLs as it signs requests; its default is a signature of 2006."""
     return "s3v4-query" if signature_version in ("v4-query", "s3v4-query") else None
+
+
+def _stay_in_region(context: dict[str, Any], **about: Any) -> None:
+    """Have botocore sign URLs of the region's host; its default knows few regions."""
+    context["use_global_endpoint"] = False
 
 
 def _of_google(fs: Any, options: dict[str, Any]) -> HttpClient | None:
@@ -122,13 +128,15 @@ def _of_google(fs: Any, options: dict[str, Any]) -> HttpClient | None:
 
 def _of_web(fs: Any, options: dict[str, Any]) -> HttpClient | None:
     own = dict(options.get("client_kwargs") or {})
-    headers = {**_OURS, **(own.pop("headers", None) or {}), **(options.get("headers") or {})}
+    given = _OURS, own.pop("headers", None) or {}, options.get("headers") or {}
+    headers = {str(name).title(): value for some in given for name, value in some.items()}
+    texts = [*headers, *headers.values()]
     times = own.pop("timeout", None)
-    if own or not all(
-        isinstance(one, str) and one.isprintable() for pair in headers.items() for one in pair
-    ):
+    if own or not all(isinstance(one, str) and one.isprintable() for one in texts):
         return None
-    if {name.lower() for name in headers} & {"host", "range", "accept-encoding", "connection"}:
+    if getattr(times, "total", None) is not None:  # of the whole request
+        return None
+    if headers.keys() & {"Host", "Range", "Accept-Encoding", "Connection"}:
         return None
     idle = getattr(times, "sock_read", None) or STALLED
     return HttpClient(lambda url: Place(url, headers), _PLAIN.fullmatch, idle=idle)
