@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -35,6 +34,7 @@ from fastdata.remote.answers import ChangedError
 from fastdata.remote.files import file_at
 from fastdata.remote.filesystem import read_bytes
 from fastdata.remote.ranges import UNCHECKED, FileRef, Numbers, Ranges, merge
+from fastdata.remote.requests import in_threads
 from fastdata.remote.retries import Patience
 from fastdata.remote.urls import is_url, redact
 from fastdata.storage import formats
@@ -51,8 +51,6 @@ from fastdata.text import human_size
 #: This limits memory: each worker has a few pieces in flight.
 PIECE_BYTES = 4 << 20
 PIECE_ROWS = 1024
-#: Requests at once.
-_THREADS = 16
 #: Most bytes between two records of one request: tar's headers and labels.
 _GAP = 64 << 10
 _MOST_BYTES = 16 << 20  # of one request
@@ -345,23 +343,20 @@ def _fetch(records: Sequence[Record], storage_options: Mapping[str, Any] | None)
         own = [fetched[number] for number in members.tolist()]
         start, stop = int(starts[members].min()), int(stops[members].max())
         of_file: dict[str, Any] = {"patience": patience, "state": own[0].mtime_ns}
+        data = b""
+        error: SampleError | None = None
         try:
             data = read_bytes(own[0].path, storage_options, start, stop, **of_file)
         except FileNotFoundError:
-            for one in own:
-                held[one.key] = UnreadableError("cannot be opened: it does not exist")
+            error = UnreadableError("cannot be opened: it does not exist")
         except ChangedError:
-            for one in own:
-                held[one.key] = SampleError("has changed since it was listed")
-        else:
-            for one in own:
-                held[one.key] = data[one.offset - start : one.offset + one.length - start]
+            error = SampleError("has changed since it was listed")
+        for one in own:
+            held[one.key] = error or data[one.offset - start : one.offset + one.length - start]
 
-    with ThreadPoolExecutor(_THREADS, "fastdata-fetch") as pool:
-        # The whole file will be read, so more requests would save no bytes.
-        order, begins = merge(ranges, _GAP, _MOST_BYTES, waste=math.inf)
-        for _ in pool.map(read, np.split(order, begins[1:]) if fetched else ()):
-            pass
+    # The whole file will be read, so more requests would save no bytes.
+    order, begins = merge(ranges, _GAP, _MOST_BYTES, waste=math.inf)
+    in_threads(read, np.split(order, begins[1:]) if fetched else [])
     return _given_once(held)
 
 

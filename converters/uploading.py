@@ -5,8 +5,8 @@ that has arrived in the bucket is removed locally. Without the manifest there is
 whatever the bucket contains. An LMDB changes until its last commit, so it is packed locally as a
 whole, and then uploaded.
 
-A ledger in the work folder records each uploaded file: name, size, checksum, and the bucket's
-version. A file counts as uploaded if ledger and bucket agree. So a file that was replaced in the
+A ledger in the work folder records each uploaded file: name, size, checksum, and its state in the
+bucket. A file counts as uploaded if ledger and bucket agree. So a file that was replaced in the
 bucket is uploaded again, and an interrupted upload was never recorded.
 """
 
@@ -110,14 +110,14 @@ class Uploading:
 
     def _has_arrived(self, entry: FileEntry) -> bool:
         """Return whether ledger and bucket agree on a file."""
-        size, crc, version = self._sent.get(entry.name, (None, None, None))
+        size, crc, state = self._sent.get(entry.name, (None, None, None))
         if (size, crc) != (entry.size, entry.crc32c):
             return False
         try:
             stored = file_info(join_url(self._url, entry.name), self._options)
         except FileNotFoundError:
             return False
-        same = stored.size == entry.size and str(stored.version) == version
+        same = stored.size == entry.size and stored.state == state
         return same and stored.crc32c in (None, entry.crc32c)
 
     def begin(self, done: Iterable[FileEntry], force: bool) -> None:
@@ -178,13 +178,13 @@ class Uploading:
             if self._ended:
                 return  # another run may be writing the file again
             if sent is not None:
-                self._note(entry, str(sent.version))
+                self._note(entry, sent.state)
             if not keep:
                 path.unlink()
 
-    def _note(self, entry: FileEntry, version: str) -> None:
-        line = json.dumps(asdict(entry) | {"version": version}) + "\n"
-        self._sent[entry.name] = entry.size, entry.crc32c, version
+    def _note(self, entry: FileEntry, state: int) -> None:
+        line = json.dumps(asdict(entry) | {"state": state}) + "\n"
+        self._sent[entry.name] = entry.size, entry.crc32c, state
         with self._ledger.open("a", encoding="utf-8") as ledger:
             ledger.write(line)
 
@@ -217,8 +217,8 @@ class Uploading:
         remove_outputs(self._folder, keep=set())
 
 
-def _read_ledger(path: Path) -> dict[str, tuple[int, str, str]]:
-    sent: dict[str, tuple[int, str, str]] = {}
+def _read_ledger(path: Path) -> dict[str, tuple[int, str, int]]:
+    sent: dict[str, tuple[int, str, int]] = {}
     try:
         lines = path.read_text("utf-8", "replace").splitlines()
     except FileNotFoundError:
@@ -227,5 +227,5 @@ def _read_ledger(path: Path) -> dict[str, tuple[int, str, str]]:
         # A kill may leave half a line.
         with suppress(ValueError, KeyError, TypeError, OverflowError):
             entry = parse_json(line)
-            sent[entry["name"]] = int(entry["size"]), str(entry["crc32c"]), str(entry["version"])
+            sent[entry["name"]] = int(entry["size"]), str(entry["crc32c"]), int(entry["state"])
     return sent

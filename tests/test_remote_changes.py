@@ -37,6 +37,7 @@ from web_server import Quiet, WebServer, serving
 from fastdata import ImageDataset
 from fastdata.errors import OutageError, RemoteError
 from fastdata.remote.answers import ChangedError
+from fastdata.remote.drivers import open_filesystem
 from fastdata.remote.failures import StatusError
 from fastdata.remote.files import remote_path
 from fastdata.remote.filesystem import file_info, read_bytes, upload
@@ -96,8 +97,8 @@ def _bucket_place(bucket: Bucket, folder: Path) -> Iterator[Place]:
         if not (bucket.url.startswith("gs") and one.range):
             return []
         (name,) = (path.name for path in folder.iterdir() if path.name in one.path)
-        found = file_info(f"{bucket.url}/{name}", bucket.storage_options)
-        return [("X-Goog-Generation", found.version or "")]
+        fs, path = open_filesystem(f"{bucket.url}/{name}", bucket.storage_options)
+        return [("X-Goog-Generation", fs.info(path)["generation"])]
 
     for path in folder.iterdir():
         replace(path, path)

@@ -36,21 +36,26 @@ SMALL = RemoteOptions(concurrency=4, piece_bytes=16 << 10)
 NO_RANGES = r"shard-\d+\.tar: the server ignores .*whole file\n.*Range header"
 
 
-def test_a_pass_that_waits_is_closed_by_another_thread() -> None:
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_pass_that_waits_is_closed_by_another_thread(threads: int) -> None:
+    """The thread that waits ends, and does not ask why samples have no bytes."""
     packed = dataset("shards")
     with WebServer(packed.parent) as server, FlakyProxy(server.url) as proxy:
-        far = ImageDataset(f"{proxy.url}/{packed.name}", CROPS, remote=SMALL)
-        loader = DataLoader(far, 8, num_workers=1)
-        next(iter(loader))
-        before, proxy.delay = len(proxy.exchanges), HANG
-        batches: Any = iter(loader)
-        thread = threading.Thread(target=list, args=(batches,), daemon=True)
-        thread.start()
-        while len(proxy.exchanges) == before:
-            time.sleep(0.01)
-        batches.close()
-        thread.join(HANG)
-        assert not thread.is_alive()
+        for _ in range(4):
+            far = ImageDataset(f"{proxy.url}/{packed.name}", CROPS, remote=SMALL)
+            loader = DataLoader(far, 4, num_workers=threads, order="random")
+            next(iter(loader))
+            before, proxy.delay = len(proxy.exchanges), HANG
+            batches: Any = iter(loader)
+            thread = threading.Thread(target=list, args=(batches,), daemon=True)
+            thread.start()
+            while len(proxy.exchanges) == before:
+                time.sleep(0.01)
+            batches.close()
+            thread.join(HANG)
+            assert not thread.is_alive()
+            assert not any("_dataset.json" in one.path for one in proxy.exchanges[before:])
+            proxy.delay = 0
 
 
 TOKEN = "token=s3cr3t-value&v=1"

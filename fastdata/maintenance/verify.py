@@ -33,7 +33,7 @@ from fastdata.maintenance.checks import (
 )
 from fastdata.remote.opening import RemoteSource, open_packed
 from fastdata.remote.urls import join_url, redact
-from fastdata.staging.copying import Place
+from fastdata.staging.copying import Origin
 from fastdata.storage import formats
 from fastdata.storage.arrow import as_numpy
 from fastdata.storage.fields import BLOBS, IMAGE, LABEL, StoredField
@@ -229,7 +229,7 @@ def _check_sizes(source: PackedSource | RemoteSource) -> Iterator[Finding]:
             if problem := file_problem(Path(path), entry.size):
                 yield Finding(path, problem)
         return
-    manifest, place = source.manifest, Place(source.url, source.storage_options)
+    manifest, place = source.manifest, Origin(source.url, source.storage_options)
     yield from _sizes_at(place, manifest.own_files, "manifest")
     elsewhere: Iterable[FileEntry] = (one for one in manifest.files if not one.crc32c)
     if manifest.root is not None and manifest.container != "folder":
@@ -242,11 +242,11 @@ def _check_loose_sizes(source: RemoteSource, names: Sequence[str]) -> Iterator[F
     """Find files of a ``folder``'s samples behind a URL that are missing or have another size."""
     manifest = source.manifest
     if manifest.container == "folder" and manifest.root is not None and names:
-        place = Place(source.url, source.storage_options).root(manifest.root)
+        place = Origin(source.url, source.storage_options).root(manifest.root)
         yield from _sizes_at(place, own_files(source, names, 0, manifest.samples), "index")
 
 
-def _sizes_at(place: Place, entries: Iterable[FileEntry], says: str) -> Iterator[Finding]:
+def _sizes_at(place: Origin, entries: Iterable[FileEntry], says: str) -> Iterator[Finding]:
     entries = list(entries)
     sizes = place.sizes([one.name for one in entries])
     for one in entries:

@@ -55,27 +55,21 @@ class ChangedError(RemoteError):
 
 
 class Asked(NamedTuple):
-    """Bytes of a file that a request asks for; ``start`` is None for the whole file.
+    """Most bytes of a file that a request asks for; ``start`` is None for the whole file.
 
-    Of a whole file, ``stop`` is the most bytes. A ``state`` of 0, see `state_number`, accepts any.
+    A ``state`` of 0, see `state_number`, accepts any.
     """
 
     url: str
     start: int | None
-    stop: int
+    most: int
     state: int
 
-    @property
-    def most(self) -> int:
-        """Most bytes of the response."""
-        return self.stop - (self.start or 0)
 
-
-def state_of(info: Mapping[str, Any]) -> tuple[str | None, int]:
-    """Return the version in a driver's metadata of a file, and its `state_number`."""
+def state_of(info: Mapping[str, Any]) -> int:
+    """Return the `state_number` of a file from a driver's metadata."""
     name = next((name for name in _VERSIONS if info.get(name)), "")
-    version = str(info[name]) if name else None
-    return version, state_number(_VERSIONS.get(name, ""), version or "")
+    return state_number(_VERSIONS.get(name, ""), str(info.get(name)))
 
 
 def state_number(header: str, value: str) -> int:
@@ -91,9 +85,9 @@ _know_ranges: set[str] = set()
 
 
 @contextmanager
-def asking(url: str, start: int | None, stop: int, state: int = 0) -> Iterator[None]:
+def asking(url: str, start: int | None, most: int, state: int = 0) -> Iterator[None]:
     """Declare the bytes that this thread or task requests inside the block; see `Asked`."""
-    token = _asked.set(Asked(url, start, stop, state))
+    token = _asked.set(Asked(url, start, most, state))
     try:
         yield
     finally:
@@ -258,7 +252,7 @@ class _Body:
         return TruncatedError(f"received more than {asked.most} bytes")
 
     def _check_headers(self) -> None:
-        response, (url, start, stop, state) = self._response, self._asked
+        response, (url, start, most, state) = self._response, self._asked
         encoding = response.headers.get("Content-Encoding", "")
         if encoding.lower() not in PLAIN_ENCODINGS:
             raise RemoteError(
@@ -275,14 +269,14 @@ class _Body:
             )
         length = response.content_length
         if start is None:
-            if (length or 0) > self._asked.most:
+            if (length or 0) > most:
                 raise self._longer()
-        elif response.status == 200 and not (start == 0 and length in (None, stop)):
+        elif response.status == 200 and not (start == 0 and length in (None, most)):
             raise self._longer()
         elif response.status == 206:
             _know_ranges.add(response.url.authority)
             sent = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
-            if sent and not start == int(sent[1]) <= int(sent[2]) < stop:
+            if sent and not start == int(sent[1]) <= int(sent[2]) < start + most:
                 raise TruncatedError(
                     f"received bytes {sent[1]} to {sent[2]}, not the requested range"
                 )

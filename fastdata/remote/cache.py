@@ -84,7 +84,7 @@ class PieceCache(RangeCache):
         try:
             make_cache_folder(self._folder)
             with self._usage():
-                self._count(remove_partial=True)
+                self._count()
         except OSError as error:
             raise UsageError(
                 f"cache={str(folder)!r}: cannot be written: {error.strerror or error}",
@@ -272,7 +272,7 @@ class PieceCache(RangeCache):
             path.unlink(missing_ok=True)
             self.used -= bytes_
 
-    def _count(self, remove_partial: bool = False) -> list[tuple[float, int, Path]]:
+    def _count(self) -> list[tuple[float, int, Path]]:
         """Return (time of last use, size, path) of all datasets' pieces, and set `used`."""
         pieces = []
         self.used = 0
@@ -282,7 +282,7 @@ class PieceCache(RangeCache):
                 with contextlib.suppress(FileNotFoundError):  # just evicted
                     if name is None or not entry.is_file(follow_symlinks=False):
                         continue
-                    if name[1] == "partial" and remove_partial:
+                    if name[1] == "partial":
                         _remove_abandoned(Path(entry.path))
                     stat = entry.stat(follow_symlinks=False)
                     self.used += stat.st_size

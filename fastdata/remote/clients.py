@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from fastdata.remote.answers import asking
+from fastdata.remote.answers import asking, require_length
 from fastdata.remote.requests import call_driver
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class RangeClient(ABC):
     def get(self, url: str, start: int, stop: int, seconds: float) -> Any:
         """Return bytes ``start`` to ``stop`` of a file as a buffer; block until they have come.
 
-        Raise any exception if that fails, or takes longer than ``seconds``.
+        Raise any exception if not all of them come within ``seconds``.
         """
 
 
@@ -47,5 +47,7 @@ class FsspecClient(RangeClient):
 
     def get(self, url: str, start: int, stop: int, seconds: float) -> Any:
         path, span = self._fs._strip_protocol(url), {"start": start, "end": stop}
-        with asking(url, start, stop, self._state):
-            return call_driver(self._fs, "cat_file", seconds, path, **span)
+        with asking(url, start, stop - start, self._state):
+            data = call_driver(self._fs, "cat_file", seconds, path, **span)
+        require_length(data, url, stop - start)
+        return data

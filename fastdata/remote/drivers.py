@@ -17,7 +17,7 @@ from urllib.request import getproxies
 from fastdata.errors import FastdataError, RemoteError, UsageError
 from fastdata.remote.answers import bounded_options
 from fastdata.remote.requests import call_in_thread
-from fastdata.remote.retries import Retries, describe_error, may_pass
+from fastdata.remote.retries import Failure, Retries, describe_error
 from fastdata.remote.urls import redact, remember_query, remember_secrets, scheme_of
 
 if TYPE_CHECKING:
@@ -45,12 +45,6 @@ def open_filesystem(
     A process opens one filesystem per scheme, host and options. It caches no listings.
     Call this again after a fork; do not pass the filesystem to another process.
 
-    Args:
-        url: ``scheme://…``.
-        storage_options: Options of the driver, which takes missing ones from the environment (for
-            gs, ``STORAGE_EMULATOR_HOST``, ``GOOGLE_APPLICATION_CREDENTIALS``; for any,
-            ``FSSPEC_<SCHEME>_<OPTION>``).
-
     Raises:
         UsageError: The URL is malformed, its driver is missing, or rejects the options.
         RemoteError: The driver's host is unknown, or cannot be reached.
@@ -74,12 +68,9 @@ def open_filesystem(
     if key in _opened:
         return _opened[key], path
 
-    @_opening(url)
-    def connect() -> fsspec.AbstractFileSystem:
-        return _make(url, driver, options)
-
+    make = _opening(url)(partial(_make, url, driver, options))
     # Some drivers connect at once, so this may fail as any request.
-    made = Retries(f"{redact(url)}: connecting").call(partial(call_in_thread, connect))
+    made = Retries(f"{redact(url)}: connecting").call(partial(call_in_thread, make))
     return _opened.setdefault(key, made), path  # another thread may have been faster
 
 
@@ -89,7 +80,7 @@ def _opening(url: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, FastdataError) or may_pass(error):
+        if isinstance(error, FastdataError) or Failure(error).may_pass:
             raise
         raise UsageError(
             f"{redact(url)}: cannot open it: {describe_error(error)}",
@@ -129,17 +120,11 @@ def _driver(url: str) -> type[fsspec.AbstractFileSystem]:
 
     try:
         driver: type[fsspec.AbstractFileSystem] = get_filesystem_class(scheme)
-    except ImportError as error:
+    except (ImportError, ValueError) as error:
         extra = BUCKETS.get(scheme, "").removesuffix("fs")
-        hint = f"pip install 'fastdata-torch[{extra}]'" if extra else str(error)
-        raise UsageError(
-            f"{redact(url)}: the driver of {scheme}:// is not installed", hint
-        ) from None
-    except ValueError:
-        raise UsageError(
-            f"{redact(url)}: no driver handles {scheme}://",
-            "Check the scheme, or install the fsspec driver for it.",
-        ) from None
+        package = f"pip install 'fastdata-torch[{extra}]'" if extra else str(error)
+        hint = f"Check the scheme, or install the fsspec driver for it: {package}"
+        raise UsageError(f"{redact(url)}: no driver handles {scheme}://", hint) from None
     return driver
 
 

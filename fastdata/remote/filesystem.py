@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastdata.errors import CorruptionError, RemoteError, UsageError
-from fastdata.remote.answers import SLOWEST, asking, require_length, state_of, too_long
+from fastdata.remote.answers import SLOWEST, asking, state_of, too_long
 from fastdata.remote.clients import FsspecClient
 from fastdata.remote.drivers import BUCKETS, STALLED, StorageOptions, empty_part, open_filesystem
 from fastdata.remote.failures import TruncatedError
@@ -39,13 +39,12 @@ _WHOLE = 256 << 20
 class RemoteFile(NamedTuple):
     """Metadata of a remote file; its CRC-32C has 8 hexadecimal digits (only Google's has one).
 
-    ``version`` (generation, ETag, time of change) changes when the file does, if the service has
-    one; ``state`` is a number for that, see `fastdata.remote.answers.state_number`.
+    ``state`` changes when the file does, if the service has a generation, ETag or time of change;
+    see `fastdata.remote.answers.state_number`.
     """
 
     size: int
     crc32c: str | None
-    version: str | None
     state: int
 
 
@@ -160,7 +159,7 @@ def _described(info: Mapping[str, Any]) -> RemoteFile:
     return RemoteFile(
         int(info["size"]),
         base64.b64decode(crc).hex() if isinstance(crc, str) and crc else None,
-        *state_of(info),
+        state_of(info),
     )
 
 
@@ -181,9 +180,8 @@ def read_bytes(
     """
     fs, path = open_filesystem(url, storage_options)
     if start is not None and end is not None:
-        read = partial(_read_range, FsspecClient(fs, state), url, patience)
-        spans = [(at, min(at + _BLOCK, end)) for at in range(start, end, _BLOCK)]
-        return b"".join(in_threads(lambda span: read(*span), spans, _STREAMS))
+        read = partial(_read_block, FsspecClient(fs, state), url, end, patience)
+        return b"".join(in_threads(read, range(start, end, _BLOCK), _STREAMS))
     # Nothing limits a driver that is not asynchronous, so request no more than ``most``.
     options: dict[str, Any] = {"start": 0, "end": most + 1}
     if getattr(fs, "async_impl", False):
@@ -200,16 +198,14 @@ def read_bytes(
     return Retries(f"{redact(url)}: reading it").call(attempt)
 
 
-def _read_range(
-    client: FsspecClient, url: str, patience: Patience | None, start: int, stop: int
+def _read_block(
+    client: FsspecClient, url: str, end: int, patience: Patience | None, start: int
 ) -> bytes:
-    def attempt() -> bytes:
-        data: bytes = client.get(url, start, stop, _longest(stop - start))
-        require_length(data, url, stop - start)
-        return data
-
+    stop = min(start + _BLOCK, end)
     what = f"{redact(url)}: reading bytes {start} to {stop}"
-    return Retries(what, patience=patience).call(attempt)
+    attempt = partial(client.get, url, start, stop, _longest(stop - start))
+    data: bytes = Retries(what, patience=patience).call(attempt)
+    return data
 
 
 def download(
@@ -231,7 +227,7 @@ def download(
     with whole_file(local) as temporary:
 
         def fetch(start: int) -> None:
-            data = _read_range(client, url, patience, start, min(start + _BLOCK, size))
+            data = _read_block(client, url, size, patience, start)
             write_exactly(file.fileno(), data, start)
             progress()
 
@@ -256,8 +252,7 @@ def upload(
 ) -> RemoteFile:
     """Upload a file, unless the bucket has it; return the uploaded file's metadata.
 
-    A bucket shows an object only when it is complete. The upload is checked by the bucket's
-    checksum if it has one (Google's), else by its size. The local file does not change. The
+    It is checked by the bucket's checksum if that has one (Google's), else by its size. The
     CRC-32C, 8 hexadecimal digits, is computed if None.
     """
     fs, path = open_filesystem(url, storage_options)

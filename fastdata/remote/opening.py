@@ -9,10 +9,11 @@ import pickle
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,11 +21,10 @@ from fastdata import _native
 from fastdata.errors import CorruptionError, DatasetError, FastdataError, RemoteError, UsageError
 from fastdata.once import once
 from fastdata.remote.cache import PieceCache
-from fastdata.remote.checking import read_checked
 from fastdata.remote.filesystem import download
 from fastdata.remote.manifests import images_url, read_manifest
 from fastdata.remote.options import RemoteOptions
-from fastdata.remote.prefetch import RemotePass
+from fastdata.remote.prefetch import RemotePass, read_checked
 from fastdata.remote.ranges import (
     UNCHECKED,
     WRONG_BYTES,
@@ -61,31 +61,37 @@ from fastdata.storage.trust import is_own_file, make_cache_folder
 _ASK_EVERY = 30.0
 
 
-class FetchedSource(Source):
-    """Source whose blobs are fetched by ranges, with cached pieces of files if asked for.
+class Access(NamedTuple):
+    """Place of a dataset, and how to read it.
 
-    Args:
+    Attributes:
         url: Its URL; or a folder of this machine, whose index names files behind URLs.
         cache: See `Cache`.
         storage_options: Options of the driver.
         options: How to fetch.
-        text: The manifest's, as it is in the file; fetched if None. Its digest is the ``id``.
+    """
+
+    url: str
+    cache: Cache | None = None
+    storage_options: Mapping[str, Any] | None = None
+    options: RemoteOptions | None = None
+
+
+class FetchedSource(Source):
+    """Source whose blobs are fetched by ranges, with cached pieces of files if asked for.
+
+    ``text`` is the manifest's, as it is in the file; fetched if None. Its digest is the ``id``.
     """
 
     location: Path | str
 
-    def __init__(
-        self,
-        url: str,
-        cache: Cache | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        options: RemoteOptions | None = None,
-        text: bytes | None = None,
-    ) -> None:
-        self.url = url
-        self.options = options or RemoteOptions()
-        self.storage_options = dict(storage_options or {})
-        self.cache = cache or Cache()
+    def __init__(self, access: Access, text: bytes | None = None) -> None:
+        self.access = access
+        self.url = url = access.url
+        self.location = redact(url) if is_url(url) else Path(url)
+        self.options = access.options or RemoteOptions()
+        self.storage_options = dict(access.storage_options or {})
+        self.cache = access.cache or Cache()
         _check_cache(self.cache, self.options.piece_bytes)
         path = self.cache.path
         self.cache_folder = None if path is None else Path(os.path.realpath(path))
@@ -198,22 +204,15 @@ class RemoteSource(FetchedSource, IndexedSource):
     Opening fetches the manifest. It also fetches the index, unless this machine has a copy
     with the right checksum.
 
-    See `FetchedSource` for arguments. ``whole`` is the index of parts that it is a part of, which
-    has the reader. Raise DatasetError if there is no finished dataset, UsageError if arguments
-    contradict each other.
+    ``whole`` is the index of parts that it is a part of, which has the reader. Raise DatasetError
+    if there is no finished dataset, UsageError if arguments contradict each other.
     """
 
     def __init__(
-        self,
-        url: str,
-        cache: Cache | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        options: RemoteOptions | None = None,
-        whole: FetchedSource | None = None,
-        text: bytes | None = None,
+        self, access: Access, text: bytes | None = None, whole: FetchedSource | None = None
     ) -> None:
-        FetchedSource.__init__(self, url, cache, storage_options, options, text)
-        self._whole = whole
+        FetchedSource.__init__(self, access, text)
+        self._whole, url = whole, access.url
         manifest = Manifest.parse(self.text, redact(join_url(url, MANIFEST_NAME)))
         self.generation = manifest.generation
         index = self._open_index(manifest.index, manifest.samples)
@@ -222,13 +221,12 @@ class RemoteSource(FetchedSource, IndexedSource):
         # Without the query, which follows each file's name.
         root = None if self._root is None else split_query(self._root)[0].rstrip("/")
         files = BlobFiles(manifest, places, root)
-        location = redact(url) if is_url(url) else Path(url)
-        IndexedSource.__init__(self, location, index, files, local=False)
+        IndexedSource.__init__(self, self.location, index, files, local=False)
         self._group_bytes = 0
         if manifest.groups is not None:
             if self.cache_folder is not None:
                 raise UsageError(
-                    f"{location}: cache= keeps ranges of files, and a library decodes these",
+                    f"{self.location}: cache= keeps ranges of files, and a library decodes these",
                     "Leave it out; or pack them: fastdata convert.",
                 )
             groups = sum(many for runs in manifest.groups for _, many in runs)
@@ -237,8 +235,7 @@ class RemoteSource(FetchedSource, IndexedSource):
             self.options = replace(self.options, piece_bytes=self._group_bytes)
 
     def __reduce__(self) -> tuple[object, ...]:
-        arguments = self.url, self.cache, self.storage_options, self.options
-        return _reopen, (self.generation, pickle.dumps(arguments))
+        return _reopen, (self.generation, pickle.dumps(self.access))
 
     @once
     def blocks(self) -> Blocks | None:
@@ -394,28 +391,19 @@ class RemoteParts(FetchedSource, PartsSource):
     """Source of an index of parts behind a URL, or of files behind one.
 
     A part's manifest and index are fetched when one of its rows is asked for. All parts share a
-    reader and a cache folder. See `FetchedSource` for arguments.
+    reader and a cache folder.
     """
 
-    def __init__(
-        self,
-        url: str,
-        manifest: PartsManifest,
-        cache: Cache | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        options: RemoteOptions | None = None,
-        text: bytes | None = None,
-    ) -> None:
-        FetchedSource.__init__(self, url, cache, storage_options, options, text)
-        PartsSource.__init__(self, redact(url) if is_url(url) else Path(url), manifest)
+    def __init__(self, access: Access, manifest: PartsManifest, text: bytes | None = None) -> None:
+        FetchedSource.__init__(self, access, text)
+        PartsSource.__init__(self, self.location, manifest)
 
     def __reduce__(self) -> tuple[object, ...]:
-        arguments = self.url, self.manifest, self.cache, self.storage_options, self.options
-        return RemoteParts, arguments
+        return RemoteParts, (self.access, self.manifest)
 
     def _open(self, entry: PartEntry) -> RemoteSource:
-        arguments = self.cache, self.storage_options, self.options, self
-        return RemoteSource(join_url(self.url, entry.name), *arguments)
+        access = self.access._replace(url=join_url(self.url, entry.name))
+        return RemoteSource(access, whole=self)
 
     @property
     def server(self) -> str:
@@ -441,26 +429,24 @@ def open_packed(
         source = PackedSource(Path(place))
         if source.manifest.groups is None and not is_url(source.manifest.root or ""):
             return source
-    return RemoteSource(os.fspath(place).rstrip("/"), None, storage_options)
+    return RemoteSource(Access(os.fspath(place).rstrip("/"), storage_options=storage_options))
 
 
 @lru_cache(maxsize=1)
-def _reopen(generation: str, arguments: bytes) -> RemoteSource:
+def _reopen(generation: str, access: bytes) -> RemoteSource:
     """Open a dataset in a worker, once for all tasks."""
-    source = RemoteSource(*pickle.loads(arguments))
+    source = RemoteSource(pickle.loads(access))
     require_same(source, generation)
     return source
 
 
 def _check_cache(cache: Cache, piece_bytes: int) -> None:
-    if cache.bytes is None or (cache.path is None and cache.bytes == 0):
-        return
-    if cache.path is None:
+    if cache.path is None and cache.bytes:
         raise UsageError(
             f"cache={cache}: its bytes limit a folder, and it names none",
             "Give fastdata.Cache(folder, bytes), or leave out cache=.",
         )
-    if cache.bytes < 4 * piece_bytes:
+    if cache.path is not None and cache.bytes is not None and cache.bytes < 4 * piece_bytes:
         raise UsageError(
             f"cache={cache} has no room for four pieces of {piece_bytes} bytes",
             "Give more, or smaller pieces: remote=RemoteOptions(piece_bytes=...).",
@@ -468,24 +454,18 @@ def _check_cache(cache: Cache, piece_bytes: int) -> None:
 
 
 def _is_sound(path: Path, entry: FileEntry) -> bool:
-    """Return whether the index file on disk matches the manifest; check once per process."""
-    try:
+    """Return whether the index file on disk matches the manifest."""
+    with suppress(OSError):  # missing or unreadable: the caller replaces it
         stat = path.lstat()
-        state = stat.st_ino, stat.st_size, stat.st_mtime_ns, entry.crc32c
-        if _sound.get(path) != state:
-            if not is_own_file(stat):  # checksums can be forged
-                return False
-            if stat.st_size != entry.size or f"{crc32c_file(path, _THREADS):08x}" != entry.crc32c:
-                return False
-            _sound[path] = state
-    except OSError:  # missing or unreadable: the caller replaces it
-        return False
-    return True
+        if is_own_file(stat) and stat.st_size == entry.size:  # checksums can be forged
+            return _checksum(path, stat.st_ino, stat.st_mtime_ns) == entry.crc32c
+    return False
 
 
-#: Indexes that this process has checked, and their state at that time.
-_sound: dict[Path, tuple[int, int, int, str]] = {}
-_THREADS = 4  # that read an index to check it
+@lru_cache(maxsize=1024)
+def _checksum(path: Path, *state: int) -> str:
+    """Return the CRC-32C of a file in a state, computed once per process."""
+    return f"{crc32c_file(path, 4):08x}"
 
 
 def own_file(url: str, stop: int) -> FileRef:

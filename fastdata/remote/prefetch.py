@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import replace
@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata import _native
-from fastdata.errors import FastdataError
+from fastdata.errors import FastdataError, RemoteError
 from fastdata.remote.announced import Announced
-from fastdata.remote.checking import read_checked
 from fastdata.remote.options import RemoteOptions, RemoteStats
 from fastdata.remote.ranges import Numbers, Piece, RangeCache, RangeRequest, SampleRanges, plan
 from fastdata.remote.reader import RangeReader
+from fastdata.remote.retries import describe_error, wait_before
 from fastdata.storage.source import BlobColumn, PassRequest, Rows, Source
-from fastdata.waiting import Group
+from fastdata.waiting import Group, pause
 
 #: Most bytes of samples held in memory beside a cache folder. More than the processor's caches
 #: hold makes an image cost a sixth more.
@@ -34,6 +34,46 @@ _MOST_COMING = 1024
 _EACH = 1 << 16
 #: Pieces of a cache folder that a pass fills at once.
 _MOST_FILLS = 8
+
+
+def read_checked(reader: RangeReader, cache: RangeCache | None, request: RangeRequest) -> None:
+    """Read a request, or note why that failed, and which ranges were wrong at every try.
+
+    Wrong ranges are evicted from the cache and read again, without the others. Runs on the
+    reader's threads; raises CancelledError alone.
+    """
+    try:
+        _read(reader, cache, request)
+    except CancelledError:
+        raise
+    except FastdataError as error:
+        request.error = error
+    except Exception as error:  # else what waits for it would wait for ever
+        what = f"fetching failed: {describe_error(error)}"
+        request.error = RemoteError(what, "Please report this.")
+
+
+def _read(reader: RangeReader, cache: RangeCache | None, request: RangeRequest) -> None:
+    tries = reader.options.tries if cache is None or not cache.only else 1
+    left, places = request, list(range(len(request)))
+    for number in range(0 if cache is not None else 1, tries + 1):
+        if cache is not None and (number == 0 or cache.only):
+            data = cache.read(left.file, left.start, left.stop)
+        else:
+            data = reader.read(left.file.url, left.start, left.stop, careful=number > 1)
+        wrong = left.take(data)
+        if left is not request:
+            for place, begin in zip(places, left.begins, strict=True):
+                request.data[place], request.begins[place] = data, begin
+        request.wrong = places = [places[at] for at in wrong]
+        if not wrong or number == tries:
+            return
+        reader.counts.refetched += len(wrong)
+        left = request.part(places)
+        if cache is not None and number == 0:
+            cache.drop(left.file, left.start, left.stop)
+        else:
+            pause(wait_before(number))
 
 
 class _Wanted(NamedTuple):
@@ -105,10 +145,11 @@ class Fetch:
     ) -> dict[int, FastdataError | None]:
         """Attach the bytes to their extents; return why others failed, by slot; None: wrong bytes.
 
-        ``where`` has the place in the extents of each slot; None if they are the same.
+        ``where`` has the place in the extents of each slot; None if they are the same. Raise
+        CancelledError if it was cancelled before they came.
         """
-        if not self._parts:  # cancelled
-            return {}
+        if not self._parts:
+            raise CancelledError
         good, data, starts = self._parts
         slots, _, at = self.wanted
         sizes = self._sizes[good]
@@ -191,7 +232,9 @@ class RemotePass:
     def look_ahead(self) -> None:
         """Announce later batches."""
         for number in [one for one in self._gathered if one < self._schedule.taken - 1]:
-            self._forget(self._gathered.pop(number).wanted.values())
+            with self._lock:  # that batch failed
+                for wanted in self._gathered.pop(number).wanted.values():
+                    self._release(wanted.numbers)
         self._next = max(self._next, self._schedule.taken)
         # Run the sampler in the consumer's thread: it may not expect another.
         while self._is_near() and (drawn := self._schedule.ahead(self._next)) is not None:
@@ -240,12 +283,6 @@ class RemotePass:
                     self._new_pieces[piece] = None
         return _Wanted(wanted.slots, numbers, wanted.at)
 
-    def _forget(self, announced: Iterable[_Wanted]) -> None:
-        """Release ranges that no batch will take: it was planned otherwise, or failed."""
-        with self._lock:
-            for wanted in announced:
-                self._release(wanted.numbers)
-
     def _pieces_of(self, number: int) -> list[Piece]:
         """Return the pieces of the cache that hold a range; also one that was just released."""
         assert self._cache is not None
@@ -275,19 +312,20 @@ class RemotePass:
             # batches, and start before those are announced.
             self._next = taken - 1
             self._announce_batch(draws)
-        gathered = self._gathered.get(taken - 1)
+        gathered, ranges = self._gathered.get(taken - 1), None
         wanted = None if gathered is None else gathered.wanted.pop(field, None)
         if gathered is not None and wanted is not None and np.array_equal(gathered.draws, draws):
             blobs = gathered.blobs[field]
         else:
             blobs = self._source.gather(self._number(draws), [field]).blobs[field]
-            ranges, announced = self._ranges(blobs.extents, draws, field), wanted
-            with self._lock:
-                wanted = self._announce(ranges)
-            self._forget([] if announced is None else [announced])
+            ranges = self._ranges(blobs.extents, draws, field)
         with self._lock:
-            numbers = wanted.numbers
-            known = self._known
+            if ranges is not None:
+                planned, wanted = wanted, self._announce(ranges)
+                if planned is not None:
+                    self._release(planned.numbers)
+            assert wanted is not None
+            numbers, known = wanted.numbers, self._known
             fetch = Fetch(wanted, known.column("stop", numbers) - known.column("start", numbers))
             self._needed += fetch.size
             self._hurry(fetch)
@@ -298,11 +336,10 @@ class RemotePass:
     def _hurry(self, fetch: Fetch) -> None:
         """Make the requests of a batch the next ones; the caller holds the lock."""
         numbers, requests = fetch.wanted.numbers, self._known.requests
-        unplanned = numbers[self._known.column("member", numbers) < 0]
-        if len(unplanned):
-            self._plan(unplanned)
-        for request in {requests[number] for number in numbers.tolist()} - {None}:
-            if not request.is_done:
+        if None in {requests[number] for number in numbers.tolist()}:
+            self._plan(numbers)
+        for request in {requests[number] for number in numbers.tolist()}:
+            if request is not None and not request.is_done:
                 fetch.missing += 1
                 request.waiting.append(fetch)
                 if not request.is_begun:
@@ -362,13 +399,10 @@ class RemotePass:
                     self._wake()
                 done = task()
                 if workers.waiting and not self._is_woken:  # others come first
-                    self._settle(done)
+                    with self._lock:
+                        self._end(done)
                     self._wake()
                     return
-
-    def _settle(self, done: RangeRequest | None) -> None:
-        with self._lock:
-            self._end(done)
 
     def _next_task(self, done: RangeRequest | None) -> Callable[[], RangeRequest | None] | None:
         """End a request; return the next thing to do, None if there is none, or no room."""

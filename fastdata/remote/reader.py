@@ -8,10 +8,11 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from queue import SimpleQueue
 from typing import Any
 
 from fastdata.errors import RemoteError, warn
-from fastdata.remote.answers import SLOWEST, require_length
+from fastdata.remote.answers import SLOWEST
 from fastdata.remote.clients import FsspecClient, RangeClient
 from fastdata.remote.drivers import open_filesystem
 from fastdata.remote.failures import StatusError, TruncatedError
@@ -35,10 +36,6 @@ class RangeCounts:
     bytes: int = 0
     retries: int = 0
     refetched: int = 0
-
-
-class UnexplainedError(ConnectionError):
-    """Failure of a client that does not say why. Making the request again by fsspec does."""
 
 
 class RangeReader:
@@ -93,19 +90,19 @@ class RangeReader:
             fast = None
 
         def attempt() -> Any:
-            self._count(stop - start, bool(retries.failed))
+            with self._lock:
+                self.counts.requests += 1
+                self.counts.bytes += stop - start
+                self.counts.retries += bool(retries.failed)
             if fast is None or retries.failed:
                 assert self._careful is not None
-                data = self._careful.get(url, start, stop, seconds)
-                require_length(data, url, stop - start)
-                return data
+                return self._careful.get(url, start, stop, seconds)
             try:
                 data = fast.get(url, start, stop, seconds)
-                require_length(data, url, stop - start)
             except (StatusError, TruncatedError):
                 raise
-            except Exception as error:
-                raise UnexplainedError(describe_error(error)) from None
+            except Exception as error:  # fsspec's next try says what is wrong
+                raise ConnectionError(describe_error(error)) from None
             self._doubts = 0
             return data
 
@@ -120,12 +117,6 @@ class RangeReader:
                 "Upload the dataset again.",
             ) from None
 
-    def _count(self, size: int, again: bool) -> None:
-        with self._lock:
-            self.counts.requests += 1
-            self.counts.bytes += size
-            self.counts.retries += again
-
     def _doubt(self, fast: RangeClient) -> None:
         """Note that fsspec could read what the fast client could not; use fsspec after many."""
         self._doubts += 1
@@ -138,22 +129,18 @@ class RangeReader:
 
     def run_all(self, works: Sequence[Callable[[], None]]) -> None:
         """Run functions on the threads, until all have ended; Ctrl-C cancels all."""
-        left, group, done = len(works), Group(), threading.Event()
+        group, ended = Group(), SimpleQueue[None]()
 
         def run(work: Callable[[], None]) -> None:
-            nonlocal left
             with suppress(CancelledError):
                 work()
-            with self._lock:
-                left -= 1
-                if not left:
-                    done.set()
+            ended.put(None)
 
         try:
             for work in works:
                 self.workers.submit(partial(run, work), group)
-            if works:
-                done.wait()
+            for _ in works:
+                ended.get()
         finally:
             group.cancel()
 

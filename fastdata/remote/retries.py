@@ -174,7 +174,7 @@ class Retries:
             OutageError: No patience is left.
             FastdataError: ``error`` itself.
         """
-        failure = _Failure(error)
+        failure = Failure(error)
         self.failed += 1
         self._cut += failure.is_cut
         counted = self.failed - self._cut // 2
@@ -206,15 +206,6 @@ def wait_before(retry: int) -> float:
 _jitter = random.SystemRandom()
 
 
-def may_pass(error: BaseException) -> bool:
-    """Return whether an error of a driver may be temporary.
-
-    Temporary are time-outs, refused and reset connections, truncated responses, and the
-    statuses 408, 425, 429 and 5xx.
-    """
-    return _Failure(error).may_pass
-
-
 def describe_error(error: BaseException) -> str:
     """Return one short line about an error, without credentials."""
     # Redact before truncating, or a part of a credential would remain.
@@ -227,7 +218,7 @@ def describe_error(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-class _Failure:
+class Failure:
     """Failure of a request, as an error of a driver and its causes describe it.
 
     Attributes:
@@ -262,7 +253,11 @@ class _Failure:
 
     @property
     def may_pass(self) -> bool:
-        """See the function."""
+        """Whether it may be temporary.
+
+        Temporary are time-outs, refused and reset connections, truncated responses, and the
+        statuses 408, 425, 429 and 5xx.
+        """
         error, kind = self._error, type(self._error)
         if isinstance(error, (FastdataError, CancelledError)) or is_no_space(error):
             return False

@@ -60,7 +60,7 @@ class ColumnGroups:
 
     def decode(self, group: int) -> pa.ChunkedArray:
         """Return the values of a row group, bytes; raise CorruptionError for a changed file."""
-        file, metadata = _opened(self)
+        file, metadata = self._open()
         try:
             if metadata is None:
                 arrow = MappedArrow(file.location)
@@ -89,7 +89,8 @@ class ColumnGroups:
         hint = "Put the file back as it was, or index it again with --force."
         return CorruptionError(f"{redact(self.place)}: {problem}", hint)
 
-    def open(self) -> tuple[LocalFile | RemotePath, pq.FileMetaData | None]:
+    @lru_cache(maxsize=32)  # noqa: B019 - metadata may have megabytes a file
+    def _open(self) -> tuple[LocalFile | RemotePath, pq.FileMetaData | None]:
         """Return the file, and its metadata if it is Parquet; raises as `decode` does."""
         file: LocalFile | RemotePath = LocalFile(Path(self.place))
         try:
@@ -109,12 +110,6 @@ class ColumnGroups:
         if metadata is not None and metadata.num_row_groups != len(self.starts) - 1:
             raise self._changed("has other row groups than when it was indexed")
         return file, metadata
-
-
-@lru_cache(maxsize=32)  # metadata may have megabytes a file
-def _opened(table: ColumnGroups) -> tuple[LocalFile | RemotePath, pq.FileMetaData | None]:
-    """Return what a table opens, once for several row groups."""
-    return table.open()
 
 
 class RowGroups(RangeCache):

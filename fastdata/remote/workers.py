@@ -55,12 +55,7 @@ class Workers:
     def _run(self) -> None:
         called = threading.Event()
         while (work := self._next(called)) is not None:
-            try:
-                work()
-            except BaseException:
-                with self._lock:
-                    self._running -= 1
-                raise
+            work()
             del work  # it may hold the last reference to a pass
 
     def _next(self, called: threading.Event) -> Callable[[], Any] | None:

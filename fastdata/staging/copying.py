@@ -30,7 +30,7 @@ _TICK = 0.1  # seconds between two reports
 _Copied = tuple[int, int]
 
 
-class Place:
+class Origin:
     """Folder or URL to copy from; ``storage_options`` are for the driver of a URL."""
 
     def __init__(
@@ -64,16 +64,16 @@ class Place:
             require_size(where, os.fstat(file.fileno()).st_size, size)
             return read_exactly(file.fileno(), start, stop - start)
 
-    def root(self, root: str) -> Place:
+    def root(self, root: str) -> Origin:
         """Return the folder of images or archives that a manifest names; see `images_url`."""
-        return Place(images_url(self._location, root), self.options)
+        return Origin(images_url(self._location, root), self.options)
 
 
 class CopiedFile(NamedTuple):
     """File to copy: its name, size and checksum, where it is, and the copy."""
 
     entry: FileEntry
-    place: Place
+    place: Origin
     target: Path
 
     @property

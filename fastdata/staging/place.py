@@ -85,11 +85,12 @@ class DatasetPlace:
         return self._open_remote(str(folder))
 
     def _open_remote(self, url: str, text: bytes | None = None) -> Source:
-        from fastdata.remote.opening import RemoteParts, RemoteSource  # not for local datasets
+        # Not for local datasets.
+        from fastdata.remote.opening import Access, RemoteParts, RemoteSource
 
-        access = self.cache, self.storage_options, self._remote
+        access = Access(url, self.cache, self.storage_options, self._remote)
         text = read_manifest(url, self.storage_options) if text is None else text
         try:
-            return RemoteSource(url, *access, text=text)
+            return RemoteSource(access, text)
         except PartsError as error:
-            return RemoteParts(url, error.manifest, *access, text)
+            return RemoteParts(access, error.manifest, text)

@@ -19,9 +19,9 @@ from fastdata.errors import (
 )
 from fastdata.machine import usable_cpus
 from fastdata.remote.manifests import no_dataset
-from fastdata.remote.opening import RemoteSource
+from fastdata.remote.opening import Access, RemoteSource
 from fastdata.remote.urls import is_url, redact
-from fastdata.staging.copying import CopiedFile, Copying, Place, require_size
+from fastdata.staging.copying import CopiedFile, Copying, Origin, require_size
 from fastdata.staging.staged import (
     IMAGES_NAME,
     MARKER_NAME,
@@ -152,7 +152,7 @@ def stage(
                 if progress is not None:
                     progress(done, total)
 
-            run = _Run(original, manifest, Place(original.path, storage_options), final)
+            run = _Run(original, manifest, Origin(original.path, storage_options), final)
             return run.copy(report)
     except OSError as error:
         if is_no_space(error):
@@ -233,7 +233,7 @@ def _allocated(folder: Path) -> int:
 class _Run:
     """One run of staging, which holds the lock."""
 
-    def __init__(self, original: Original, manifest: Manifest, source: Place, final: Path) -> None:
+    def __init__(self, original: Original, manifest: Manifest, source: Origin, final: Path) -> None:
         self._original, self._manifest, self._source = original, manifest, source
         self._final, self._partial = final, _beside(final, PARTIAL_SUFFIX)
         self._entries = (manifest.index, *manifest.files)
@@ -280,7 +280,8 @@ class _Run:
         if isinstance(original.path, Path):
             opened = PackedSource(original.path, manifest=manifest)
         else:
-            opened = RemoteSource(original.path, None, source.options, text=original.text)
+            access = Access(original.path, storage_options=source.options)
+            opened = RemoteSource(access, original.text)
         root = source.root(manifest.root)
         names = [one.field.name for one in manifest.fields if one.field.kind in BLOBS]
         for file in own_files(opened, names, 0, manifest.samples):
