@@ -23,7 +23,7 @@ import pytest
 from hangs import HANG
 
 from fastdata.remote.failures import StatusError, TruncatedError
-from fastdata.remote.http import Address, HttpClient
+from fastdata.remote.http import HttpClient, Place
 from fastdata.waiting import Group
 
 DATA = os.urandom(1 << 20)
@@ -122,7 +122,7 @@ class RawServer:
 def client_of(server: RawServer, **more: Any) -> HttpClient:
     if server.trusted:
         more["certificates"] = lambda: ssl.create_default_context(cafile=server.trusted)
-    return HttpClient(lambda url: Address(url, {"User-Agent": "test"}), **more)
+    return HttpClient(lambda url: Place(url, {"User-Agent": "test"}), **more)
 
 
 def head_of(*lines: bytes) -> Callable[[Asked], bytes]:
@@ -368,7 +368,7 @@ def test_cancelled_requests(
 def test_a_handshake_that_stalls(certificate: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as threads:
         url = f"https://127.0.0.1:{server.getsockname()[1]}/file"
-        client, group = HttpClient(lambda url: Address(url, {})), Group()
+        client, group = HttpClient(lambda url: Place(url, {})), Group()
         with pytest.raises(TimeoutError):
             client.get(url, 0, 2000, SHORT)
         server.accept()[0].close()

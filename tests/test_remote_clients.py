@@ -172,8 +172,8 @@ def said(asked: Exchange, name: str) -> str:
 
 
 @contextmanager
-def put(bucket: Bucket, **options: Any) -> Iterator[tuple[str, FlakyProxy]]:
-    url = f"{bucket.url}/file"
+def put(bucket: Bucket, name: str = "file", **options: Any) -> Iterator[tuple[str, FlakyProxy]]:
+    url = f"{bucket.url}/{name}"
     fs, path = open_filesystem(url, bucket.storage_options)
     fs.pipe_file(path, DATA, **options)
     with bucket.through_proxy() as (_, proxy):
@@ -258,6 +258,14 @@ def test_options_of_google(
 ) -> None:
     with put(gcs) as (url, proxy):
         check_case(case.at(proxy.url, account.parent), url, proxy, client, monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["a b+c%25/ü", "q?x=1&y#z", "p%2Fq"])
+def test_odd_names(name: str, s3: Bucket, gcs: Bucket, client: Client) -> None:
+    for bucket in (s3, gcs):
+        with put(bucket, name) as (url, _):
+            data = client(url, bucket.storage_options).get(url, 5, 99, SECONDS)
+            assert bytes(data) == DATA[5:99]
 
 
 @pytest.mark.parametrize("case", WEB.values(), ids=WEB)

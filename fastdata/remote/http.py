@@ -43,8 +43,8 @@ _NOTHING = np.empty(0, np.uint8)
 _PORTS = {"http": 80, "https": 443}
 
 
-class Address(NamedTuple):
-    """Address of a file: its http URL, and headers of the requests for it."""
+class Place(NamedTuple):
+    """Where a file is: its http URL, and headers of the requests for it."""
 
     url: str
     headers: Mapping[str, str]
@@ -71,7 +71,7 @@ class HttpClient(RangeClient):
 
     def __init__(
         self,
-        place_of: Callable[[str], Address],
+        place_of: Callable[[str], Place],
         is_plain: Callable[[str], object] = bool,
         certificates: Callable[[], ssl.SSLContext] = ssl.create_default_context,
         idle: float = STALLED,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.request import getproxies
 
 from fastdata.remote.drivers import STALLED
-from fastdata.remote.http import Address, HttpClient
+from fastdata.remote.http import HttpClient, Place
 from fastdata.remote.requests import call_driver, run_on
 from fastdata.remote.urls import split_query
 
@@ -92,9 +92,9 @@ def _of_amazon(fs: Any, options: dict[str, Any]) -> HttpClient | None:
     bundle = fs.session.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
 
     @lru_cache(_MOST_SIGNED)
-    def signed(url: str, period: float) -> Address:
+    def signed(url: str, period: float) -> Place:
         path = fs._strip_protocol(url)
-        return Address(call_driver(fs, "url", STALLED, path, expires=_VALID), _OURS)
+        return Place(call_driver(fs, "url", STALLED, path, expires=_VALID), _OURS)
 
     def certificates() -> ssl.SSLContext:
         return ssl.create_default_context(cafile=bundle or get_cert_path(True))
@@ -118,10 +118,10 @@ def _of_google(fs: Any, options: dict[str, Any]) -> HttpClient | None:
     if not isinstance(idle, (int, float)) or getattr(fs, "_use_client_cert", False):
         return None
 
-    def place_of(url: str) -> Address:
+    def place_of(url: str) -> Place:
         headers = dict(_OURS)
         fs.credentials.apply(headers)  # renews them
-        return Address(fs.url(fs._strip_protocol(url)), headers)
+        return Place(fs.url(fs._strip_protocol(url)), headers)
 
     return HttpClient(place_of, idle=idle)
 
@@ -139,7 +139,7 @@ def _of_web(fs: Any, options: dict[str, Any]) -> HttpClient | None:
     if headers.keys() & {"Host", "Range", "Accept-Encoding", "Connection"}:
         return None
     idle = getattr(times, "sock_read", None) or STALLED
-    return HttpClient(lambda url: Address(url, headers), _PLAIN.fullmatch, idle=idle)
+    return HttpClient(lambda url: Place(url, headers), _PLAIN.fullmatch, idle=idle)
 
 
 _OPEN: dict[str, Callable[[Any, dict[str, Any]], HttpClient | None]] = {
