@@ -117,10 +117,9 @@ class HttpClient(RangeClient):
         """Return a buffer. A large one is used again: making new pages costs as much as a copy."""
         if not _LARGE <= size <= _LARGEST:
             return np.empty(size, np.uint8)
-        try:
+        memory = _NOTHING
+        with suppress(IndexError):
             memory = self._free.pop()
-        except IndexError:
-            memory = _NOTHING
         if not size <= len(memory) < 2 * size:
             memory = np.empty(-(-size // _LARGE) * _LARGE, np.uint8)
         buffer = memory[:size]
