@@ -22,17 +22,15 @@ if TYPE_CHECKING:
 #: URLs that every client and server writes alike. Others have to be encoded.
 _PLAIN = re.compile(r"https?://[\w.:-]+(?:/(?!\.{1,2}(?:/|$))[\w.=-]+)+", re.ASCII | re.IGNORECASE)
 #: Options that do not change where a file is, or that the driver heeds when it says so; by module.
-#: Some only with certain values.
 _HEEDED: dict[str, set[str]] = {
     "s3fs": {
         *("key", "secret", "token", "username", "password", "anon", "profile", "endpoint_url"),
-        *("use_ssl", "client_kwargs", "config_kwargs", "requester_pays", "version_aware"),
+        *("use_ssl", "client_kwargs", "config_kwargs"),
         *("default_block_size", "default_fill_cache", "default_cache_type", "max_concurrency"),
     },
     "gcsfs": {
         *("token", "project", "access", "endpoint_url", "requests_timeout", "timeout"),
         *("block_size", "consistency", "cache_timeout", "default_location", "check_connection"),
-        *("requester_pays", "version_aware"),
     },
     "fsspec": {
         *("client_kwargs", "headers", "block_size", "simple_links", "same_scheme", "cache_type"),
@@ -44,7 +42,7 @@ _AMAZON_CONFIG = {"read_timeout", "connect_timeout", "max_pool_connections", "re
 #: Some servers refuse whoever does not say its name.
 _OURS = {"User-Agent": "fastdata"}
 #: Options that are known only if they are false.
-_OFF = ("requester_pays", "version_aware")
+_OFF = {"requester_pays", "version_aware"}
 #: Seconds for which a signature of Amazon's is used, and for which it is valid. Temporary
 #: credentials are renewed ten minutes before their end or earlier.
 _SIGNED = 300.0
@@ -66,7 +64,7 @@ def http_client(
     driver: Any = type(fs)
     module = driver.__module__.partition(".")[0]
     options: dict[str, Any] = apply_config(driver, dict(storage_options))
-    if module not in _HEEDED or not options.keys() <= _HEEDED[module] | _COMMON:
+    if module not in _HEEDED or not options.keys() <= _HEEDED[module] | _COMMON | _OFF:
         return None
     if module == "fsspec" and driver.__module__ != "fsspec.implementations.http":
         return None

@@ -410,15 +410,14 @@ class RemotePass:
             self._end(done)
             if self._closed.cancelled:
                 return None
+            self._are_more = True
             if self._urgent:
-                self._are_more = True
                 return partial(self._run, self._urgent.popleft())
             filled = len(self._pieces) - len(self._new_pieces)
             if self._new_pieces and self._filling < _MOST_FILLS and filled < self._most_pieces:
                 self._filling += 1
                 piece = next(iter(self._new_pieces))
                 del self._new_pieces[piece]
-                self._are_more = True
                 return partial(self._fill, piece)
             while self._queue and (self._queue[0].is_begun or not self._queue[0].left):
                 self._queue.popleft()
