@@ -174,9 +174,7 @@ class _Connection:
                 self._limit(end)
                 self._socket.sendall(question)
                 got = self._receive(buffer, 1, end)
-            except TimeoutError:
-                raise
-            except OSError:
+            except (ConnectionError, TruncatedError, ssl.SSLError):
                 raise _ClosedError("the server closed the connection, not answering") from None
             while (head := _HEAD.match(buffer[: min(got, _MOST_HEAD)])) is None:
                 seen = bytes(buffer[:got])

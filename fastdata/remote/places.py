@@ -32,7 +32,7 @@ _HEEDED: dict[str, set[str]] = {
         *("token", "project", "access", "endpoint_url", "requests_timeout", "timeout"),
         *("block_size", "consistency", "cache_timeout", "default_location", "check_connection"),
     },
-    "fsspec": {
+    "http": {
         *("client_kwargs", "headers", "block_size", "simple_links", "same_scheme", "cache_type"),
     },
 }
@@ -62,17 +62,15 @@ def http_client(
     from fsspec.config import apply_config
 
     driver: Any = type(fs)
-    module = driver.__module__.partition(".")[0]
+    name = driver.__module__.removeprefix("fsspec.implementations.").partition(".")[0]
     options: dict[str, Any] = apply_config(driver, dict(storage_options))
-    if module not in _HEEDED or not options.keys() <= _HEEDED[module] | _COMMON | _OFF:
+    if name not in _HEEDED or not options.keys() <= _HEEDED[name] | _COMMON | _OFF:
         return None
-    if module == "fsspec" and driver.__module__ != "fsspec.implementations.http":
-        return None
-    if any(options.get(name) for name in _OFF) or split_query(url)[1]:
+    if any(map(options.get, _OFF)) or split_query(url)[1]:
         return None
     if getproxies().keys() & {"http", "https", "all"}:
         return None
-    return _OPEN[module](fs, options)
+    return _OPEN[name](fs, options)
 
 
 def _of_amazon(fs: Any, options: dict[str, Any]) -> HttpClient | None:
@@ -143,5 +141,5 @@ def _of_web(fs: Any, options: dict[str, Any]) -> HttpClient | None:
 _OPEN: dict[str, Callable[[Any, dict[str, Any]], HttpClient | None]] = {
     "s3fs": _of_amazon,
     "gcsfs": _of_google,
-    "fsspec": _of_web,
+    "http": _of_web,
 }
