@@ -62,9 +62,9 @@ def awaited(request: Future[Any], seconds: float | None = None) -> Any:
 
 @contextmanager
 def cancellable(request: Cancellable) -> Iterator[None]:
-    """Have a request cancelled as `awaited` does, in the block; it fails then.
+    """Cancel a request, which the block makes, when the thread's group is cancelled.
 
-    Raise CancelledError instead. It may also be cancelled just after the block.
+    Raise CancelledError then. `Cancellable.cancel` may also be called just after the block.
     """
     AWAITED[request] = group = _group.get()
     try:

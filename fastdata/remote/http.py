@@ -33,9 +33,9 @@ _FIELDS = re.compile(
 )
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 _MOST_HEAD = 16 << 10
-#: A thread that waits for many bytes wakes for so many, as waking costs more than copying few.
+#: A waiting thread wakes when so many bytes have come, as each time costs CPU time.
 _WAKE = 256 << 10
-#: Buffers between these sizes are used again, and at most so many are kept for that.
+#: Sizes of the buffers that are used again, and how many free ones are kept.
 _LARGE = 1 << 20
 _LARGEST = 8 << 20
 _MOST_KEPT = 32
@@ -57,8 +57,8 @@ class _ClosedError(TruncatedError):
 class HttpClient(RangeClient):
     """Client that reads by HTTP/1.1; each thread keeps a connection of its own.
 
-    It understands the range that it asked for, and errors that may pass. Everything else is an
-    error for fsspec to honour or to explain: redirections, encodings, chunks, refusals.
+    It understands the range that it asked for, and failures that may pass. Anything else raises an
+    error, so that fsspec reads instead: redirections, encodings, chunks, refusals.
 
     Args:
         place_of: Returns the place of a file.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: URLs that every client and server writes alike. Others have to be encoded.
 _PLAIN = re.compile(r"https?://[\w.:-]+(?:/(?!\.{1,2}(?:/|$))[\w.=-]+)+", re.ASCII | re.IGNORECASE)
-#: Options that do not change where a file is, or that the driver heeds when it says so; by module.
+#: Options that leave requests as they are, or that the driver applies to the places it returns.
 _HEEDED: dict[str, set[str]] = {
     "s3fs": {
         *("key", "secret", "token", "username", "password", "anon", "profile", "endpoint_url"),
@@ -37,9 +37,9 @@ _HEEDED: dict[str, set[str]] = {
     },
 }
 _COMMON = {"use_listings_cache", "listings_expiry_time", "max_paths", "skip_instance_cache"}
-#: Settings of botocore that the driver heeds when it signs, or that limit its own requests.
+#: Settings that botocore applies when it signs, or that limit requests of its own.
 _AMAZON_CONFIG = {"read_timeout", "connect_timeout", "max_pool_connections", "retries", "s3"}
-#: Some servers refuse whoever does not say its name.
+#: Headers of every request: some servers refuse requests that do not name their client.
 _OURS = {"User-Agent": "fastdata"}
 #: Options that are known only if they are false.
 _OFF = {"requester_pays", "version_aware"}
@@ -47,7 +47,7 @@ _OFF = {"requester_pays", "version_aware"}
 #: credentials are renewed ten minutes before their end or earlier.
 _SIGNED = 300.0
 _VALID = 3600
-#: Most signatures to keep.
+#: Most signed URLs to keep.
 _MOST_SIGNED = 1 << 14
 
 
