@@ -12,7 +12,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any, TypeGuard
 
@@ -26,6 +25,7 @@ from fastdata.remote.files import SourceFile
 from fastdata.remote.urls import is_url
 from fastdata.storage.encodings import is_image_name
 from fastdata.text import is_utf8
+from fastdata.threads import Threads
 
 #: Labels, and four numbers of each object's box.
 LABELS, BOXES = pa.list_(pa.int32()), pa.list_(pa.list_(pa.float32(), 4))
@@ -192,14 +192,18 @@ class AnnotatedFolder:
 
         Yield the reason if a file cannot be read, or ``parse`` raises ValueError.
         """
+
+        def parsed(name: str) -> dict[str, Any] | str | None:
+            data = self._read(name)
+            try:
+                return parse(data) if isinstance(data, bytes) else data and f"{name}: {data}"
+            except ValueError as error:
+                return f"{name}: {error}"
+
         rest = iter(names)
-        with ThreadPoolExecutor(_THREADS, "fastdata-annotations") as pool:
+        with Threads(_THREADS, "fastdata-annotations") as pool:
             while some := list(islice(rest, 64 * _THREADS)):
-                for name, data in zip(some, pool.map(self._read, some), strict=True):
-                    try:
-                        yield parse(data) if isinstance(data, bytes) else data and f"{name}: {data}"
-                    except ValueError as error:
-                        yield f"{name}: {error}"
+                yield from pool.map(parsed, some)
 
     def _read(self, name: str) -> bytes | str | None:
         file = self._listed.get(name)

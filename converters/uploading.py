@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -32,7 +31,7 @@ from fastdata.remote.urls import join_url, redact
 from fastdata.storage.files import write_whole
 from fastdata.storage.jsontext import parse_json
 from fastdata.storage.manifest import MANIFEST_NAME, WORK_NAME, FileEntry, Manifest, has_manifest
-from fastdata.waiting import Group
+from fastdata.threads import Group, Task, Threads
 
 _LEDGER_NAME = "sent.jsonl"
 _THREADS = 4  # uploads at once: one connection rarely fills a line
@@ -56,9 +55,9 @@ class Uploading:
         self._ledger = self._work / _LEDGER_NAME
         self._sent = _read_ledger(self._ledger)
         self._lock = threading.Lock()
-        self._running: set[Future[None]] = set()
+        self._running: set[Task[None]] = set()
         self._group = Group()
-        self._pool = ThreadPoolExecutor(_THREADS, "fastdata-send", self._group.join)
+        self._pool = Threads(_THREADS, "fastdata-send")
         self._ended = False
         if has_manifest(folder):
             raise UsageError(
@@ -76,7 +75,7 @@ class Uploading:
         wanted = value is None
         try:
             # Let uploads under way finish, so that they need no repetition.
-            self._pool.shutdown(wait=wanted, cancel_futures=True)
+            self._pool.end(wait=wanted)
         except BaseException:
             wanted = False
             raise
@@ -145,18 +144,18 @@ class Uploading:
         ``keep`` keeps the local file until the dataset is finished.
         """
         self.wait(_THREADS + _MOST_WAITING - 1, tick)
-        self._running.add(self._pool.submit(self._send, entry, keep))
+        self._running.add(self._pool.submit(self._group.run, self._send, entry, keep))
 
     def wait(self, most: int = 0, tick: Callable[[], None] | None = None) -> None:
         """Wait until at most ``most`` uploads are left; re-raise an upload's error."""
         while True:
-            done = {future for future in self._running if future.done()}
+            done = {task for task in self._running if task.done()}
             self._running -= done
-            for future in done:
-                future.result()
+            for task in done:
+                task.result()
             if len(self._running) <= most:
                 return
-            wait(self._running, timeout=0.1, return_when=FIRST_COMPLETED)
+            next(iter(self._running)).wait(0.1)  # any of them: others may end before it
             if tick is not None:
                 tick()
 

@@ -1,7 +1,7 @@
 """Executors of independent tasks: in this thread, in daemon threads, or in worker processes.
 
-Packing uses the interface of `Executor`: results in order, and progress. Loaders use the interface
-of `concurrent.futures`, which `DaemonThreads` and `InProcess` have.
+Packing uses the interface of `Executor`: results in order, and progress. Loaders submit tasks to
+`Threads` or `InProcess`.
 """
 
 from __future__ import annotations
@@ -17,23 +17,19 @@ import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent import futures
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
 from multiprocessing.context import SpawnProcess
-from queue import Empty, SimpleQueue
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from fastdata.errors import DataError, UsageError
 from fastdata.machine import usable_cpus
-from fastdata.waiting import AWAITED
+from fastdata.threads import AWAITED, Result, Task, Threads
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
 #: Called now and then while tasks run, to show progress.
 Tick: TypeAlias = Callable[[], None]
 
@@ -41,11 +37,11 @@ Tick: TypeAlias = Callable[[], None]
 _TO_END = 10
 #: Seconds between two reports of running tasks.
 _TICK = 0.1
-#: Seconds between two checks for signals such as Ctrl-C, while waiting for a batch.
+#: Seconds between two looks for requests to cancel, while threads end.
 _SLICE = 0.05
 
 
-class Executor(futures.Executor):
+class Executor:
     """Executor of tasks, several at once; a context manager, whose end cancels running tasks.
 
     Attributes:
@@ -75,6 +71,12 @@ class Executor(futures.Executor):
                 the consumer pauses long; at least enough to keep all workers busy.
         """
         raise NotImplementedError
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        """Cancel running tasks."""
 
 
 # Called with the images and bytes that a task of this process reports, and the lock for counting
@@ -129,14 +131,14 @@ def local_executor(workers: int | None) -> Executor:
 class InProcess(Executor):
     """Executor that runs tasks one by one, each at once, in the caller's thread."""
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """See `concurrent.futures.Executor.submit`."""
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
+    def submit(self, function: Callable[..., Result], *args: Any) -> Task[Result]:
+        """See `Threads.submit`."""
+        task = Task(partial(function, *args))
+        task.run(Exception)
+        return task
+
+    def end(self) -> None:
+        """See `Threads.end`."""
 
     def __exit__(self, *exception: Any) -> None:
         global _on_report
@@ -171,9 +173,9 @@ class Processes(Executor):
     def __init__(self, workers: int) -> None:
         super().__init__()
         self._ahead = 2 * workers
-        self._threads = ThreadPoolExecutor(workers, "fastdata-worker")
-        self._here = threading.local()  # `worker`: the process that this thread feeds
+        self._threads = Threads(workers, "fastdata-worker")
         self._workers: list[tuple[SpawnProcess, Connection]] = []
+        self._free: list[tuple[SpawnProcess, Connection]] = []
         self._lock = threading.Lock()
         self._ended = False
 
@@ -184,7 +186,7 @@ class Processes(Executor):
             # Incomplete output of a task never counts, so do not wait for any.
             for process, _ in self._workers:
                 process.kill()
-        self._threads.shutdown(cancel_futures=True)
+        self._threads.end(wait=True)
         for process, connection in self._workers:
             connection.close()
             process.join()
@@ -197,19 +199,19 @@ class Processes(Executor):
         ahead: int = 0,
     ) -> Iterator[Result]:
         remaining = iter(items)
-        running: deque[Future[Result]] = deque()
+        running: deque[Task[Result]] = deque()
         ahead = max(ahead, self._ahead)
         while True:
             while len(running) < ahead and (item := next(remaining, _END)) is not _END:
                 running.append(self._submit(function, item))
             if not running:
                 return
-            while not wait([running[0]], _TICK).done:
+            while not running[0].wait(_TICK):
                 tick()
             tick()
             yield running.popleft().result()
 
-    def _submit(self, function: Callable[[Item], Result], item: Item) -> Future[Result]:
+    def _submit(self, function: Callable[[Item], Result], item: Item) -> Task[Result]:
         # Ctrl-C reaches the whole process group, but only the main thread handles it. Threads
         # start here; they and the worker processes inherit the blocked signals.
         signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -219,20 +221,19 @@ class Processes(Executor):
             signal.pthread_sigmask(signal.SIG_SETMASK, signals)
 
     def _call(self, function: Callable[[Item], Result], item: Item) -> Result:
-        """Run a task in this thread's worker process."""
+        """Run a task in a worker process."""
+        # Not `send`: its buffer outlives a broken pipe and warns when it is destroyed.
+        call, process = pickle.dumps((function, item)), None
         try:
-            if not hasattr(self._here, "worker"):
-                self._here.process, self._here.worker = self._start_worker()
-            connection: Connection = self._here.worker
-            # Not `send`: its buffer outlives a broken pipe and warns when it is destroyed.
-            connection.send_bytes(pickle.dumps((function, item)))
+            process, connection = self._worker()
+            connection.send_bytes(call)
             while True:
                 kind, value, counts = connection.recv()
                 _add(self.reported, *counts)
                 if kind != _PROGRESS:
                     break
+            self._free.append((process, connection))
         except (EOFError, ConnectionError):
-            process = getattr(self._here, "process", None)
             if process is not None:
                 process.join(_TO_END)
                 if process.exitcode == 1:  # by an exception of its own, not a task's
@@ -247,7 +248,10 @@ class Processes(Executor):
         result: Result = value
         return result
 
-    def _start_worker(self) -> tuple[SpawnProcess, Connection]:
+    def _worker(self) -> tuple[SpawnProcess, Connection]:
+        """Return a worker process that is free, or a new one."""
+        with suppress(IndexError):
+            return self._free.pop()
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         with self._lock:
@@ -350,122 +354,23 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def helper_threads(threads: int) -> DaemonThreads | InProcess:
+def helper_threads(threads: int) -> Threads | InProcess:
     """Return an executor of so many threads, started on demand; for 0, the caller's thread."""
-    return DaemonThreads(threads) if threads else InProcess()
+    if not threads:
+        return InProcess()
+    executor = Threads(threads, "fastdata-helper")
+    _HELPERS.add(executor)
+    return executor
 
 
-_Task = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+_HELPERS: weakref.WeakSet[Threads] = weakref.WeakSet()
 
 
-class DaemonThreads(futures.Executor):
-    """Executor of threads that end with the interpreter.
-
-    `concurrent.futures.ThreadPoolExecutor` finishes all its tasks before the interpreter exits,
-    and refuses new ones from then on, though other threads may still iterate.
-    """
-
-    def __init__(self, threads: int) -> None:
-        self._limit = threads
-        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._process = os.getpid()
-        self._ended = False
-        # Serialises start and shutdown. Reentrant, because garbage collection or a signal
-        # handler may close the iterator.
-        self._lock = threading.RLock()
-        _EXECUTORS.add(self)
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """See `concurrent.futures.Executor.submit`."""
-        future: Future[Any] = Future()
-        with self._lock:
-            if self._ended:
-                _cancel(future)  # another thread closed the executor meanwhile
-                return future
-            self._tasks.put((future, fn, args, kwargs))
-            if len(self._threads) < self._limit:
-                # The thread refers to the queue alone, so that the executor can be collected.
-                thread = threading.Thread(
-                    target=_run_all, args=(self._tasks,), name="fastdata-helper", daemon=True
-                )
-                thread.start()
-                self._threads.append(thread)
-                _THREADS.add(thread)
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """See `concurrent.futures.Executor.shutdown`."""
-        if os.getpid() != self._process:
-            return  # the threads are the parent's
-        with self._lock:
-            if not self._ended:
-                self._ended = True
-                if cancel_futures:
-                    self._cancel_waiting()
-                self._end_threads()
-        if wait:
-            for thread in self._threads:
-                thread.join()
-
-    def _cancel_waiting(self) -> None:
-        with suppress(Empty):
-            while True:
-                task = self._tasks.get_nowait()
-                if task is not None:
-                    _cancel(task[0])
-
-    def _end_threads(self) -> None:
-        # One for every possible thread: a signal handler may interrupt a start.
-        for _ in range(self._limit):
-            self._tasks.put(None)
-
-    def __del__(self) -> None:
-        self._end_threads()  # a forked process has none
-
-
-def _run_all(tasks: SimpleQueue[_Task | None]) -> None:
-    """Run tasks in a thread, until one is None."""
-    while (task := tasks.get()) is not None:
-        future, function, args, kwargs = task
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(function(*args, **kwargs))
-            except BaseException as error:  # the consumer re-raises it
-                future.set_exception(error)
-        del task, future, function, args, kwargs  # they refer to a batch's memory
-
-
-def _cancel(future: Future[Any]) -> None:
-    """Cancel a future that no thread will run, and wake its waiters."""
-    future.cancel()
-    future.set_running_or_notify_cancel()
-
-
-_EXECUTORS: weakref.WeakSet[DaemonThreads] = weakref.WeakSet()
-_THREADS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-
-
-def end_daemon_threads() -> None:
-    """End all threads; each finishes its current image, and no request to a server."""
-    for executor in list(_EXECUTORS):
-        executor.shutdown(wait=False, cancel_futures=True)
-    for thread in list(_THREADS):
-        while thread.is_alive():
-            for request in tuple(AWAITED):  # a copy in one step, as threads add others
-                request.cancel()
-            thread.join(_SLICE)
-
-
-class Waitable(Protocol):
-    """Job to wait for."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for some seconds or until it is done; return whether it is done."""
-
-
-def await_done(pending: Waitable, deadline: float | None) -> None:
-    """Wait for a job and handle signals; raise TimeoutError once the deadline has passed."""
-    while not pending.wait(_SLICE):
-        if deadline is not None and time.monotonic() > deadline:
-            raise TimeoutError
+def end_helpers() -> None:
+    """End all helper threads; each finishes its current image, and no request to a server."""
+    executors = list(_HELPERS)
+    for executor in executors:
+        executor.end()
+    while not all(executor.join(_SLICE) for executor in executors):
+        for request in tuple(AWAITED):  # a copy in one step, as threads add others
+            request.cancel()

@@ -24,7 +24,7 @@ from hangs import HANG
 
 from fastdata.remote.failures import StatusError, TruncatedError
 from fastdata.remote.http import HttpClient, Place
-from fastdata.waiting import Group
+from fastdata.threads import Group
 
 DATA = os.urandom(1 << 20)
 #: Time limit of requests that must not reach it.
@@ -353,10 +353,9 @@ def test_cancelled_requests(
 
     with RawServer(answer_first, **scheme) as server, ThreadPoolExecutor(1) as threads:
         client, group = client_of(server), Group()
-        threads.submit(group.join).result()
         if kept:
             threads.submit(client.get, server.url, 0, 10, SECONDS).result()
-        request = threads.submit(client.get, server.url, 0, 2000, 2 * HANG)
+        request = threads.submit(group.run, client.get, server.url, 0, 2000, 2 * HANG)
         assert server.received.wait(HANG)
         time.sleep(0.05)
         group.cancel()
@@ -372,8 +371,7 @@ def test_a_handshake_that_stalls(certificate: Path) -> None:
         with pytest.raises(TimeoutError):
             client.get(url, 0, 2000, SHORT)
         server.accept()[0].close()
-        threads.submit(group.join).result()
-        request = threads.submit(client.get, url, 0, 2000, 2 * HANG)
+        request = threads.submit(group.run, client.get, url, 0, 2000, 2 * HANG)
         connection, _ = server.accept()
         assert connection.recv(1)
         group.cancel()
@@ -391,8 +389,7 @@ def test_a_child_does_not_cancel_the_requests_of_its_parent() -> None:
 
     with RawServer(answer) as server, ThreadPoolExecutor(1) as threads:
         group = Group()
-        threads.submit(group.join).result()
-        request = threads.submit(client_of(server).get, server.url, 0, 2000, HANG)
+        request = threads.submit(group.run, client_of(server).get, server.url, 0, 2000, HANG)
         assert server.received.wait(HANG)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads

@@ -32,7 +32,7 @@ kinds = pytest.mark.parametrize(
 )
 
 IMPORTS = """
-import json, os, signal, sys, threading, time, warnings
+import json, os, random, signal, sys, threading, time, warnings
 from fastdata import DataLoader, ImageDataset
 from fastdata.transforms import RandomResizedCrop
 
@@ -166,6 +166,42 @@ def test_ctrl_c_ends_a_pass_and_its_threads(threads, kind, request, scripts):
     assert found["interrupted"]
     assert found["over"] == "over"
     assert found["before"] >= threads
+
+
+def test_ctrl_c_at_any_call(packed_ppm, scripts):
+    found = told(
+        """
+        def calls(stop=0):
+            loader = DataLoader(dataset, batch_sampler=[[*range(8)] * 4] * 4, num_workers=4)
+            iterator = iter(loader)
+            next(iterator)  # all threads have started
+            passed = 0
+
+            def profile(frame, event, argument):
+                nonlocal passed
+                passed += event in ("call", "c_return")  # when Python calls handlers of signals
+                if passed == stop:
+                    raise KeyboardInterrupt
+
+            try:
+                sys.setprofile(profile)
+                [*iterator]
+            except KeyboardInterrupt:
+                pass
+            sys.setprofile(None)
+            del iterator
+            while any(one.name == "fastdata-helper" for one in threading.enumerate()):
+                time.sleep(0.001)  # for as long as the test may take
+            return passed
+
+        sys.unraisablehook = lambda _: None  # Python ignores Ctrl-C in a `__del__`
+        stops = random.Random(0).choices(range(1, calls()), k=40)
+        tell(ended=sum(calls(stop) == stop for stop in stops))  # others have fewer calls
+        """,
+        packed_ppm,
+        scripts,
+    )
+    assert found["ended"] > 10
 
 
 @pytest.mark.parametrize("threads", [pytest.param(0, marks=pytest.mark.slow), 2])

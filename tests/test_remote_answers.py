@@ -26,7 +26,7 @@ from fastdata.remote import RemoteOptions, answers
 from fastdata.remote.files import archive_files, remote_path
 from fastdata.remote.filesystem import download, file_info, list_files, read_bytes
 from fastdata.remote.manifests import read_manifest
-from fastdata.waiting import AWAITED
+from fastdata.threads import AWAITED
 
 pytest.importorskip("aiohttp")
 

@@ -34,7 +34,7 @@ from fastdata.remote.filesystem import (
 )
 from fastdata.remote.retries import Retries
 from fastdata.remote.urls import is_url, join_url, name_of, redact, redact_text
-from fastdata.waiting import awaited
+from fastdata.threads import awaited
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from fastdata.device.delivery import BatchIterator, after_fork, transformed
 from fastdata.device.transfer import map_tensors
 from fastdata.errors import FastdataError, SampleError, called, warn
-from fastdata.executors import end_daemon_threads
+from fastdata.executors import end_helpers
 from fastdata.loading.fields.field import Batch
 from fastdata.loading.fields.pipeline import Pipeline
 from fastdata.loading.seeding import seeded
@@ -433,7 +433,7 @@ def _close_all() -> None:
     _ender = threading.get_ident()
     for iterator in list(_LIVE):
         iterator.close()
-    end_daemon_threads()
+    end_helpers()
 
 
 #: Child of a batch's key, of its labels; `seeded` has the first ones, a `DeviceLoader` number 4.

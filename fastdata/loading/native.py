@@ -127,7 +127,7 @@ class NativePath:
         def close() -> None:
             if remote is not None:
                 remote.close()
-            helpers.shutdown(wait=False, cancel_futures=True)
+            helpers.end()
             if config.persistent_workers:
                 return
             pipeline.close()

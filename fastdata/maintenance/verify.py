@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from fastdata.errors import CorruptionError, DatasetError, UsageError
-from fastdata.executors import Result, local_executor
+from fastdata.executors import local_executor
 from fastdata.machine import usable_cpus
 from fastdata.maintenance.checks import (
     Check,
@@ -42,6 +42,7 @@ from fastdata.storage.manifest import FileEntry, PartsError, PartsManifest
 from fastdata.storage.packed import IndexedSource, PackedSource, own_files
 from fastdata.storage.row_groups import split_name
 from fastdata.text import human_count
+from fastdata.threads import Result
 
 #: Samples that one task decodes, and those whose file sizes one task checks.
 _ROWS = 256

@@ -36,7 +36,7 @@ from fastdata.storage.cache import room
 from fastdata.storage.descriptors import read_exactly
 from fastdata.storage.files import is_open_file, open_file, remedy, sync, wait_for_lock
 from fastdata.storage.trust import is_own_file, make_cache_folder, open_own_file
-from fastdata.waiting import pause
+from fastdata.threads import pause
 
 FOLDER = "fastdata-pieces"
 _NAME = re.compile(r"^(?:(?:part-\d{6,}-)?\d{6,}|p[0-9a-f]{24})-\d+\.(piece|partial)$")

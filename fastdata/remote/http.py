@@ -21,7 +21,7 @@ from fastdata.remote.answers import PLAIN_ENCODINGS
 from fastdata.remote.clients import RangeClient
 from fastdata.remote.drivers import CONNECT, STALLED
 from fastdata.remote.failures import PASSING_STATUS, StatusError, TruncatedError
-from fastdata.waiting import cancellable
+from fastdata.threads import cancellable
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 #: Status, reason and headers of a response, those that matter, and how long they may be in all.

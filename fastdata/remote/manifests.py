@@ -13,7 +13,7 @@ from fastdata.remote.retries import wait_before
 from fastdata.remote.urls import is_url, join_url, redact, resolve_url
 from fastdata.storage.files import read_file
 from fastdata.storage.manifest import MANIFEST_NAME, MOST_BYTES, Manifest, PartsError
-from fastdata.waiting import pause
+from fastdata.threads import pause
 
 _MANIFEST_READS = 3
 

@@ -351,7 +351,7 @@ class RemoteSource(FetchedSource, IndexedSource):
         merged = np.split(order, begins[1:]) if len(order) else []
         requests = [ranges.request(members) for members in merged]
         reader, cache = self.here()
-        reader.run_all([partial(read_checked, reader, cache, request) for request in requests])
+        reader.threads.map(partial(read_checked, reader, cache), requests)
         for members, request in zip(merged, requests, strict=True):
             for at, place in enumerate([wanted[member] for member in members.tolist()]):
                 record, number = records[place]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -21,7 +22,7 @@ from fastdata.remote.ranges import Numbers, Piece, RangeCache, RangeRequest, Sam
 from fastdata.remote.reader import RangeReader
 from fastdata.remote.retries import describe_error, wait_before
 from fastdata.storage.source import BlobColumn, PassRequest, Rows, Source
-from fastdata.waiting import Group, pause
+from fastdata.threads import Group, Latch, pause
 
 #: Most bytes of samples held in memory beside a cache folder. More than the processor's caches
 #: hold makes an image cost a sixth more.
@@ -95,17 +96,17 @@ class _Gathered(NamedTuple):
     wanted: dict[str, _Wanted]
 
 
-class Fetch:
-    """Pending bytes of one field of a batch.
+class Fetch(Latch):
+    """Pending bytes of one field of a batch; set once every range has arrived or failed.
 
     Attributes:
         missing: How many requests have not been answered.
     """
 
     def __init__(self, wanted: _Wanted, sizes: Numbers) -> None:
+        super().__init__()
         self.wanted, self._sizes = wanted, sizes
         self.missing = 0
-        self._done = threading.Event()
         self._parts: tuple[Any, ...] = ()
         self._failed: dict[int, FastdataError | None] = {}
 
@@ -114,18 +115,9 @@ class Fetch:
         """The bytes of all ranges together."""
         return int(self._sizes.sum())
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait at most ``timeout`` seconds; return whether every range arrived or failed."""
-        return self._done.wait(timeout)
-
-    def done(self) -> bool:
-        """Return whether every range arrived or failed."""
-        return self._done.is_set()
-
     def cancel(self) -> None:
         """Wake the waiting thread. Requests go on: other batches may need the same samples."""
-        if not self.done():  # garbage may be collected while it is being set
-            self._done.set()
+        self.set()
 
     def finish(self, requests: list[RangeRequest], places: list[int]) -> None:
         """Take the bytes of each range from its request and place there; wake the thread."""
@@ -138,7 +130,7 @@ class Fetch:
         data = [requests[at].data[places[at]] for at in good]
         begins = np.array([requests[at].begins[places[at]] for at in good], np.int64)
         self._parts = good, data, begins
-        self._done.set()
+        self.set()
 
     def attach(
         self, extents: _native.Extents, where: Rows | None = None
@@ -385,24 +377,28 @@ class RemotePass:
         """Let a thread of the reader look for work."""
         if not self._is_woken:
             self._is_woken = True
-            self._reader.workers.submit(self._work, self._closed)
+            self._reader.threads.submit(self._closed.run, self._work)
 
     # Run on the reader's threads.
 
     def _work(self) -> None:
         """Do what there is to do: make requests, fill pieces."""
         self._is_woken = False
-        workers, done = self._reader.workers, None
-        with suppress(CancelledError):
+        threads, done = self._reader.threads, None
+        try:
             while (task := self._next_task(done)) is not None:
-                if workers.idle and self._are_more:
+                if threads.idle and self._are_more:
                     self._wake()
                 done = task()
-                if workers.waiting and not self._is_woken:  # others come first
+                if threads.waiting and not self._is_woken:  # others come first
                     with self._lock:
                         self._end(done)
                     self._wake()
                     return
+        except CancelledError:
+            pass
+        except Exception:  # a mistake of ours, which nothing else reports
+            traceback.print_exc()
 
     def _next_task(self, done: RangeRequest | None) -> Callable[[], RangeRequest | None] | None:
         """End a request; return the next thing to do, None if there is none, or no room."""

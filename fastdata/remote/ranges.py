@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from fastdata import _native
 from fastdata.errors import FastdataError
-from fastdata.waiting import pause
+from fastdata.threads import Task, pause
 
 T = TypeVar("T")
 Numbers: TypeAlias = npt.NDArray[np.int64]
@@ -183,7 +184,7 @@ class RangeCache(ABC):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: dict[Piece, Future[Any]] = {}
+        self._running: dict[Piece, Task[Any]] = {}
         self._reads = self._fills = 0
 
     def counts(self) -> tuple[int, int]:
@@ -198,16 +199,14 @@ class RangeCache(ABC):
         while True:
             with self._lock:
                 is_mine = piece not in self._running
-                outcome: Future[T] = self._running.setdefault(piece, Future())
+                task = self._running.setdefault(piece, Task(partial(work, piece)))
             if is_mine:
-                try:
-                    outcome.set_result(work(piece))
-                except BaseException as error:
-                    outcome.set_exception(error)
+                task.run()
                 with self._lock:
                     del self._running[piece]
             with suppress(CancelledError):
-                return outcome.result()
+                result: T = task.result()
+                return result
             pause(0.001)  # raises CancelledError if this thread's pass is closed too
 
     @abstractmethod

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from queue import SimpleQueue
+from functools import lru_cache
 from typing import Any
 
 from fastdata.errors import RemoteError, warn
@@ -20,9 +17,8 @@ from fastdata.remote.options import RemoteOptions
 from fastdata.remote.places import http_client
 from fastdata.remote.retries import Patience, Retries, describe_error
 from fastdata.remote.urls import is_url, redact
-from fastdata.remote.workers import Workers
 from fastdata.storage.files import read_extent
-from fastdata.waiting import Group
+from fastdata.threads import Threads
 
 #: Requests in a row, as multiples of those at once, that only fsspec could make.
 _DOUBTS = 3
@@ -55,7 +51,7 @@ class RangeReader:
         #: Shared by all passes under way; each new pass resets it.
         self.patience = Patience(options.patience)
         #: Threads that make the requests.
-        self.workers = Workers(options.concurrency)
+        self.threads = Threads(options.concurrency, "fastdata-remote")
         self._careful: RangeClient | None = None
         self._fast: RangeClient | None = None
         if is_url(server):
@@ -75,7 +71,7 @@ class RangeReader:
         """Return a range of a file that an index names, as a buffer; retry temporary errors.
 
         If ``careful``, fsspec reads: it also refuses compressed responses. It blocks; call it from
-        `workers`. Raise RemoteError if there is no such file or the server ignores ranges,
+        `threads`. Raise RemoteError if there is no such file or the server ignores ranges,
         OutageError if the server fails for too long, CancelledError if the pass was closed.
         """
         if start == stop:
@@ -126,23 +122,6 @@ class RangeReader:
                 f"{fast.name} cannot read this server, fsspec can; fsspec reads on, more slowly. "
                 "For a bucket in another region, set AWS_DEFAULT_REGION; else please report this."
             )
-
-    def run_all(self, works: Sequence[Callable[[], None]]) -> None:
-        """Run functions on the threads, until all have ended; Ctrl-C cancels all."""
-        group, ended = Group(), SimpleQueue[None]()
-
-        def run(work: Callable[[], None]) -> None:
-            with suppress(CancelledError):
-                work()
-            ended.put(None)
-
-        try:
-            for work in works:
-                self.workers.submit(partial(run, work), group)
-            for _ in works:
-                ended.get()
-        finally:
-            group.cancel()
 
 
 #: `redact`, for the few files that are read again and again.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fastdata.waiting import Group, awaited
+from fastdata.threads import Threads, awaited
 
 if TYPE_CHECKING:
     import fsspec
@@ -25,7 +24,7 @@ def call_driver(
 ) -> Any:
     """Return what a method of a driver does; Ctrl-C, and the interpreter's end, cancel it.
 
-    Raise TimeoutError (asyncio's) after ``seconds``.
+    Raise TimeoutError, or asyncio's, after ``seconds``.
     """
     if not getattr(fs, "async_impl", False):
         return call_in_thread(partial(getattr(fs, method), *args, **options), seconds)
@@ -45,19 +44,14 @@ def call_in_thread(call: Callable[[], T], seconds: float | None = None) -> T:
 
 
 @cache
-def _threads(process: int) -> ThreadPoolExecutor:
+def _threads(process: int) -> Threads:
     """Return the threads of a process that call drivers that are not asynchronous."""
-    return ThreadPoolExecutor(_MOST_CALLS, "fastdata-driver")
+    return Threads(_MOST_CALLS, "fastdata-driver")
 
 
 def in_threads(call: Callable[[V], T], values: Sequence[V], most: int = 16) -> list[T]:
     """Return a function's results, made by several threads; an error or Ctrl-C ends all calls."""
     if len(values) < 2:
         return list(map(call, values))
-    group = Group()
-    with ThreadPoolExecutor(min(most, len(values)), initializer=group.join) as threads:
-        try:
-            return list(threads.map(call, values))
-        except BaseException:
-            group.cancel()
-            raise
+    with Threads(min(most, len(values)), "fastdata-calls") as threads:
+        return threads.map(call, values)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from fastdata.errors import FastdataError, OutageError, RemoteError, is_no_space
 from fastdata.remote.failures import PASSING_STATUS
 from fastdata.remote.urls import redact_text
-from fastdata.waiting import pause
+from fastdata.threads import pause
 
 T = TypeVar("T")
 

@@ -6,7 +6,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from fastdata.storage.descriptors import read_exactly, write_exactly
 from fastdata.storage.files import crc32c_file, open_file, read_file
 from fastdata.storage.manifest import FileEntry
 from fastdata.storage.trust import make_own_folder
+from fastdata.threads import Task, Threads
 
 _BLOCK = 1 << 20  # bytes that a thread copies at a time; fits the L2 cache
 #: Bytes of one request to a bucket: enough to make its latency small in comparison.
@@ -141,24 +141,19 @@ class Copying:
         Raise CorruptionError for an original that does not match its checksum, DataError for a copy
         that does not.
         """
-        running: deque[tuple[CopiedFile, int, Future[_Copied]]] = deque()
-        with ThreadPoolExecutor(threads, "fastdata-stage") as pool:
-            try:
-                for file in self._files:
-                    if self._has(file, threads):
-                        continue
-                    if not file.target.parent.exists():
-                        make_own_folder(file.target.parent)
-                    for at in file.offsets():
-                        running.append((file, at, pool.submit(file.copy, at)))
-                        if len(running) > 2 * threads:
-                            self._finish(*running.popleft())
-                while running:
-                    self._finish(*running.popleft())
-            except BaseException:
-                # After Ctrl-C, threads stop within a block.
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        running: deque[tuple[CopiedFile, int, Task[_Copied]]] = deque()
+        with Threads(threads, "fastdata-stage") as pool:  # after Ctrl-C, they stop within a block
+            for file in self._files:
+                if self._has(file, threads):
+                    continue
+                if not file.target.parent.exists():
+                    make_own_folder(file.target.parent)
+                for at in file.offsets():
+                    running.append((file, at, pool.submit(file.copy, at)))
+                    if len(running) > 2 * threads:
+                        self._finish(*running.popleft())
+            while running:
+                self._finish(*running.popleft())
         self._report(self._done)
 
     def _has(self, file: CopiedFile, threads: int) -> bool:
@@ -171,7 +166,7 @@ class Copying:
                 return True
         return False
 
-    def _finish(self, file: CopiedFile, at: int, running: Future[_Copied]) -> None:
+    def _finish(self, file: CopiedFile, at: int, running: Task[_Copied]) -> None:
         """Wait for a block, in order; check the file after its last one."""
         length, crc = running.result()
         if time.monotonic() > self._reported + _TICK:

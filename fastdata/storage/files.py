@@ -10,7 +10,6 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from fastdata._native import crc32c, crc32c_combine
 from fastdata.errors import MORE_FILES, BusyError, SpaceError
 from fastdata.storage.descriptors import read_exactly
 from fastdata.storage.paths import folder_variable
+from fastdata.threads import Threads
 
 #: Suffix of a file that is being written.
 PARTIAL_SUFFIX = ".partial"
@@ -115,7 +115,7 @@ def crc32c_file(path: str | os.PathLike[str], threads: int = 1, *, block: int = 
         return crc32c_range(path, 0, size)
     blocks = [(start, min(block, size - start)) for start in range(0, size, block)]
     crc = 0
-    with ThreadPoolExecutor(threads) as pool:
+    with Threads(threads, "fastdata-crc") as pool:
         pieces = pool.map(lambda block: crc32c_range(path, *block), blocks)
         for piece, (_, length) in zip(pieces, blocks, strict=True):
             crc = crc32c_combine(crc, piece, length)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ from fastdata.loading.fields.field import (
     EncodedField,
     EncodedState,
     FieldState,
-    Futures,
 )
 from fastdata.storage.columns import (
     is_ragged,
@@ -34,10 +32,12 @@ from fastdata.storage.columns import (
 )
 from fastdata.storage.fields import LABEL, Field
 from fastdata.storage.source import Column
+from fastdata.threads import Threads
 
 if TYPE_CHECKING:
     from fastdata.loading.fields.targets import TargetReader
     from fastdata.storage.source import Rows
+    from fastdata.threads import Task
 
 _Values = tuple[Column, dict[int, FastdataError]]
 
@@ -46,7 +46,7 @@ _Values = tuple[Column, dict[int, FastdataError]]
 class ColumnState(FieldState):
     """State of a column: the task that reads its values, and these once they are taken."""
 
-    task: Future[_Values] | None = None
+    task: Task[_Values] | None = None
     values: Column | None = None
 
 
@@ -64,7 +64,7 @@ class ColumnField(BatchField):
         self._read = partial(_read_column, partial(context.source.column, name))
         # Labels lie in the index, which is on this machine.
         local = context.source.capabilities.local or self.field == LABEL
-        self._thread: Executor = InProcess() if local else helper_threads(1)
+        self._thread: Threads | InProcess = InProcess() if local else helper_threads(1)
 
     def column(self, batch: Batch) -> Column:
         """Return the values of a batch, which were read."""
@@ -74,9 +74,10 @@ class ColumnField(BatchField):
         # Those without a task were read with the rows of images.
         return batch.columns[self.name] if state.task is None else state.task.result()[0]
 
-    def reading(self, batch: Batch) -> Futures:
+    def reading(self, batch: Batch) -> Task[_Values]:
         """Return the job that reads a batch's values."""
-        return Futures([batch.states[self].task])
+        task: Task[_Values] = batch.states[self].task
+        return task
 
     def deliver(self, batch: Batch) -> Any:
         """Return a tensor, a list, or a `fastdata.Ragged`."""
@@ -92,7 +93,7 @@ class ColumnField(BatchField):
 
     def close(self) -> None:
         """End the thread."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.end()
 
     def begin(self, batch: Batch, state: Any) -> None:
         state.task = self._thread.submit(self._read, batch.planned.indices)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Executor, wait
 from dataclasses import dataclass, field
 from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,8 +13,9 @@ import numpy.typing as npt
 from torch.utils.data import default_collate
 
 from fastdata.errors import FastdataError, without_frames
-from fastdata.executors import Waitable
+from fastdata.executors import InProcess
 from fastdata.remote.ranges import WRONG_BYTES
+from fastdata.threads import Threads
 
 if TYPE_CHECKING:
     from fastdata import _native
@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from fastdata.storage.source import BlobColumn, Source
 
 
-class Job(Waitable, Protocol):
+class Job(Protocol):
     """Work of a stage, done by other threads."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for some seconds or until it is done; return whether it is done."""
 
     def done(self) -> bool:
         """Return whether it is done."""
@@ -58,13 +61,6 @@ class Jobs:
             job.cancel()
 
 
-class Futures(Jobs):
-    """Tasks of an executor (`concurrent.futures.Future`) as one job; the collection may grow."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return not wait(self._jobs, timeout).not_done
-
-
 @dataclass
 class Context:
     """Resources that the fields of a pass share.
@@ -87,7 +83,7 @@ class Context:
     source: Source
     start: Callable[[_native.Work], None]
     pool: BufferPool
-    helpers: Executor
+    helpers: Threads | InProcess
     counters: Counters
     remote: RemotePass | None = None
     single: bool = False

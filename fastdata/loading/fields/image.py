@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +23,6 @@ from fastdata.loading.fields.field import (
     Context,
     EncodedField,
     EncodedState,
-    Futures,
     Jobs,
 )
 from fastdata.plan.draws import child, sample_keys
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     from fastdata.loading.fields.buffers import BatchMemory
     from fastdata.loading.fields.targets import TargetReader
     from fastdata.plan.schedule import Indices, Numbering
+    from fastdata.threads import Task
     from fastdata.transforms.recipe import Recipe
 
 #: If more than one of so many samples is declined, later batches are gathered before they are
@@ -68,7 +67,7 @@ class ImageState(EncodedState):
     views: list[BatchMemory] = field(default_factory=list)
     rows: _native.Rows | None = None
     pending: list[_native.DecodeJob] = field(default_factory=list)
-    alone: dict[int, Future[Outcome]] = field(default_factory=dict)
+    alone: dict[int, Task[Outcome]] = field(default_factory=dict)
     tensors: list[list[Any]] = field(default_factory=list)
 
 
@@ -165,7 +164,7 @@ class ImageField(EncodedField):
         state = batch.states.get(self)
         if state is not None:
             Jobs(state.pending).cancel()
-            Futures(state.alone.values()).cancel()
+            Jobs(state.alone.values()).cancel()
 
     def begin(self, batch: Batch, state: Any) -> None:
         """See `BatchField.begin`. Decode threads look rows up, or they are gathered."""
@@ -340,7 +339,7 @@ class ImageField(EncodedField):
                 elif slot not in state.alone:
                     self._decode_alone(batch, state, [slot], verdict)
         state.pending.clear()
-        alone = Futures(state.alone.values()) if state.alone else None
+        alone = Jobs(state.alone.values()) if state.alone else None
         state.after(alone, self._finish, in_turn=True)
 
     def _finish(self, batch: Batch, state: ImageState) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +19,6 @@ from fastdata.loading.fields.field import (
     Context,
     EncodedField,
     EncodedState,
-    Futures,
     Jobs,
 )
 from fastdata.text import human_size
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from fastdata.loading.fields.draw import SlotDraw
     from fastdata.loading.fields.targets import TargetReader
     from fastdata.storage.source import Source
+    from fastdata.threads import Task
 
 
 class _Mask(NamedTuple):
@@ -56,7 +55,7 @@ class MaskState(EncodedState):
     """
 
     sizes: Any = None
-    tasks: dict[int, Future[_Mask]] = field(default_factory=dict)
+    tasks: dict[int, Task[_Mask]] = field(default_factory=dict)
     masks: list[npt.NDArray[Any] | None] = field(default_factory=list)
     memory: torch.Tensor | None = None
 
@@ -119,7 +118,7 @@ class MaskField(EncodedField):
         for slot in np.flatnonzero(known).tolist():
             if slot not in state.failed and slot not in draw.failed:
                 self._submit(batch, state, slot)
-        state.after(Futures(state.tasks.values()), self._decode_again, in_turn=True)
+        state.after(Jobs(state.tasks.values()), self._decode_again, in_turn=True)
 
     def _decode_again(self, batch: Batch, state: MaskState) -> None:
         """Start to decode the masks of images whose size was not known, or another one."""
@@ -128,7 +127,7 @@ class MaskField(EncodedField):
             if slot not in state.failed and slot not in draw.failed:
                 state.sizes[slot] = drawn.moved.sizes[0]
                 self._submit(batch, state, slot)
-        state.after(Futures(state.tasks.values()), self._take, in_turn=True)
+        state.after(Jobs(state.tasks.values()), self._take, in_turn=True)
 
     def _take(self, batch: Batch, state: MaskState) -> None:
         state.masks = [None] * len(batch)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastdata.errors import FastdataError, OutageError
-from fastdata.executors import await_done
 from fastdata.loading.fields.columns import BlobField, ColumnField, LabelField, TargetField
 from fastdata.loading.fields.computed import GeometryField, KeyField, NumberField
 from fastdata.loading.fields.field import Batch, BatchField, Context
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from fastdata.plan.schedule import Planned
     from fastdata.storage.source import Source
     from fastdata.transforms.recipe import Recipe
+
+#: Seconds between two checks for signals such as Ctrl-C, while waiting for a batch.
+_SLICE = 0.05
 
 
 class Pipeline:
@@ -68,8 +71,9 @@ class Pipeline:
             while (step := state.step) is not None:
                 job = state.job
                 if wait:
-                    if job is not None:
-                        await_done(job, batch.deadline)
+                    while job is not None and not job.wait(_SLICE):
+                        if batch.deadline is not None and time.monotonic() > batch.deadline:
+                            raise TimeoutError
                 # A job that a step has just begun is left to the next call, even if it is done:
                 # later steps of batches are done in the batches' order.
                 elif state.in_turn or (job is not None and (job is not first or not job.done())):
