@@ -165,9 +165,9 @@ class InProcess(Executor):
 class Processes(Executor):
     """Executor that runs tasks in worker processes, which die with this one.
 
-    Processes are spawned, not forked: a fork in a program with threads may hang. A thread feeds
-    each of them through a pipe. `concurrent.futures.ProcessPoolExecutor` is no alternative: its
-    semaphores stay in ``/dev/shm`` when the whole process group is killed.
+    Processes are spawned, not forked: a fork in a program with threads may hang. Threads feed
+    them through pipes. `concurrent.futures.ProcessPoolExecutor` is no alternative: its semaphores
+    stay in ``/dev/shm`` when the whole process group is killed.
     """
 
     def __init__(self, workers: int) -> None:
@@ -175,6 +175,7 @@ class Processes(Executor):
         self._ahead = 2 * workers
         self._threads = Threads(workers, "fastdata-worker")
         self._workers: list[tuple[SpawnProcess, Connection]] = []
+        #: Those that no thread uses.
         self._free: list[tuple[SpawnProcess, Connection]] = []
         self._lock = threading.Lock()
         self._ended = False

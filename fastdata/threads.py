@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-#: Seconds after which a thread looks again whether it was left waiting.
+#: Seconds between two looks at a latch, without a time limit: Ctrl-C may have cost a wake-up.
 _LOOK = 1.0
 #: Seconds after which a thread without work ends.
 _IDLE = 10.0
@@ -70,12 +70,12 @@ class Task(Latch, Generic[Result]):
         self.error: BaseException | None = None
 
     def run(self, kept: type[BaseException] = BaseException) -> None:
-        """Call the function, unless that has begun or was cancelled; keep such an error."""
+        """Call the function, unless that has begun or was cancelled; keep errors of a class."""
         if self._begun.acquire(False):
             assert self._function is not None
             try:
                 self._result = self._function()
-            except kept as error:  # whoever asks for the result raises it
+            except kept as error:  # `result` raises it
                 self.error = error
             self._function = None  # it refers to a batch's memory
             self.set()
@@ -221,11 +221,10 @@ class Threads:
                 try:
                     thread.start()
                     self._threads.append(thread)
-                except RuntimeError as error:  # no more are allowed: those that run do the work
+                except RuntimeError as error:  # the machine allows no more: the others do it
                     # Ctrl-C in `start` may end as this error, too.
                     if not self._threads or isinstance(error.__context__, KeyboardInterrupt):
-                        with suppress(ValueError):  # a thread has it
-                            self._tasks.remove(task)
+                        task.cancel()
                         raise
         return task
 
@@ -274,10 +273,11 @@ class Threads:
 
     def _next(self) -> Task[Any] | None:
         """Return what to run next; None to end."""
-        latch, is_late = Latch(), False
+        latch: Latch | None = None
+        is_late = False
         while True:
             with self._lock:
-                with suppress(ValueError):
+                if latch is not None and latch in self._idle:
                     self._idle.remove(latch)
                 with suppress(IndexError):  # garbage collection may have ended it
                     return self._tasks.popleft()

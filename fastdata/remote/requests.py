@@ -24,7 +24,7 @@ def call_driver(
 ) -> Any:
     """Return what a method of a driver does; Ctrl-C, and the interpreter's end, cancel it.
 
-    Raise TimeoutError, or asyncio's, after ``seconds``.
+    Raise TimeoutError after ``seconds``; asyncio's, if the driver is asynchronous.
     """
     if not getattr(fs, "async_impl", False):
         return call_in_thread(partial(getattr(fs, method), *args, **options), seconds)

@@ -32,12 +32,11 @@ from fastdata.storage.columns import (
 )
 from fastdata.storage.fields import LABEL, Field
 from fastdata.storage.source import Column
-from fastdata.threads import Threads
 
 if TYPE_CHECKING:
     from fastdata.loading.fields.targets import TargetReader
     from fastdata.storage.source import Rows
-    from fastdata.threads import Task
+    from fastdata.threads import Task, Threads
 
 _Values = tuple[Column, dict[int, FastdataError]]
 
@@ -97,7 +96,7 @@ class ColumnField(BatchField):
 
     def begin(self, batch: Batch, state: Any) -> None:
         state.task = self._thread.submit(self._read, batch.planned.indices)
-        state.after(self.reading(batch), self._take)
+        state.after(state.task, self._take)
 
     def _take(self, batch: Batch, state: Any) -> None:
         state.values, state.failed = state.task.result()

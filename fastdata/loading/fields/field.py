@@ -13,12 +13,11 @@ import numpy.typing as npt
 from torch.utils.data import default_collate
 
 from fastdata.errors import FastdataError, without_frames
-from fastdata.executors import InProcess
 from fastdata.remote.ranges import WRONG_BYTES
-from fastdata.threads import Threads
 
 if TYPE_CHECKING:
     from fastdata import _native
+    from fastdata.executors import InProcess
     from fastdata.loading.fields.buffers import BufferPool
     from fastdata.loading.fields.draw import Draw
     from fastdata.loading.fields.readable import Readable
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from fastdata.plan.schedule import Planned
     from fastdata.remote.prefetch import RemotePass
     from fastdata.storage.source import BlobColumn, Source
+    from fastdata.threads import Threads
 
 
 class Job(Protocol):
